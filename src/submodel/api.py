@@ -20,7 +20,7 @@ from submodel.data import Dataset
 from submodel.data.examples import as_dataset
 from submodel.data.partitions import parse_lists
 from submodel.data.registry import PARTITIONS
-from submodel.errors import ConfigError
+from submodel.errors import ConfigError, refuse
 from submodel.model.axes import Axes, Dimension
 from submodel.model.axes.layout import Indices
 from submodel.model.axes.verify import Outputs
@@ -208,8 +208,7 @@ def _complete_config(config: Config, model: object, data: object, clients: objec
     ]
     if "clients.count" in _set_keys(config) and config.clients.client_count != count:
         problems.append(f"clients.count: {config.clients.client_count}, but clients= lists {count}")
-    if problems:
-        raise ConfigError(problems)
+    refuse(problems)
     values = {"count": count}
     if "clients.per_round" not in _set_keys(config):
         values["per_round"] = min(count, config.clients.sample_size)
@@ -257,8 +256,7 @@ def _check_arguments(
     if overwrite and (out is None or resume):
         reason = "goes with out, the run to replace" if out is None else "resume goes on with it"
         problems.append(f"overwrite: {reason}")
-    if problems:
-        raise ConfigError(problems)
+    refuse(problems)
     full_config = config if isinstance(config, Config) else parse(config or {})
     engine = full_config.engine
     if engine.name in ("torchrun", "flower") or getattr(engine, "processes", None):
@@ -293,5 +291,4 @@ def _check_additions(callbacks: object, metrics: object) -> None:
                 problems.append(f"metrics: {name!r} is not a free name: the run itself writes it")
             if not callable(metric):
                 problems.append(f"metrics.{name}: {metric!r} is not a function of (model, data)")
-    if problems:
-        raise ConfigError(problems)
+    refuse(problems)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 __all__ = [
     "CallbackError",
@@ -56,6 +57,23 @@ def refuse(problems: Sequence[str]) -> None:
     """Raise `ConfigError` if there are any problems."""
     if problems:
         raise ConfigError(problems)
+
+
+@contextmanager
+def wrap_errors(text: str, kind: type[SubmodelError]) -> Iterator[None]:
+    """Around code that is not ours: whatever it raises becomes an error of this kind.
+
+    >>> with wrap_errors("model.name: 'my:Net' fails", SubmodelError):
+    ...     1 / 0
+    Traceback (most recent call last):
+    submodel.errors.SubmodelError: model.name: 'my:Net' fails: ZeroDivisionError: division by zero
+    """
+    try:
+        yield
+    except SubmodelError:  # which has said what to do
+        raise
+    except Exception as error:
+        raise kind(f"{text}: {type(error).__name__}: {error}") from error
 
 
 class DataError(SubmodelError):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from submodel.errors import SubmodelError
+from submodel.errors import SubmodelError, wrap_errors
 
 __all__ = ["COMMANDS", "FROM_LAB", "LAB", "PAGE_SECTIONS", "SCALES", "extensions", "load_extension"]
 
@@ -40,11 +40,5 @@ def load_extension(entry: EntryPoint) -> Any:
     Traceback (most recent call last):
     submodel.errors.SubmodelError: submodel.commands: 'study' (no_such_package:study) fails: ...
     """
-    try:
+    with wrap_errors(f"{entry.group}: {entry.name!r} ({entry.value}) fails", SubmodelError):
         return entry.load()
-    except SubmodelError:
-        raise
-    except Exception as error:  # any error of the other package's code
-        reason = f"{type(error).__name__}: {error}"
-        text = f"{entry.group}: {entry.name!r} ({entry.value}) fails: {reason}"
-        raise SubmodelError(text) from error

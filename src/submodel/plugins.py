@@ -30,7 +30,7 @@ from typing import Any, Generic, TypeVar
 
 from pydantic_core import PydanticCustomError
 
-from submodel.errors import ConfigError, SubmodelError, plain
+from submodel.errors import ConfigError, SubmodelError, plain, refuse, wrap_errors
 from submodel.options import FreeOptions, Section
 
 __all__ = ["Component", "Kind", "Offer", "find"]
@@ -91,59 +91,44 @@ class Component(Generic[_T]):
             options: the section that names it, or keys of its own.
             context: what it would be made with.
         """
-        if (
-            self.is_made
-            or self.kind.is_asked_later
-            or _declaration(self.target, "problems") is None
-        ):
+        if self.is_made or self.kind.is_asked_later:
+            return []
+        if _declaration(self.target, "problems") is None:
             return []
         where = f"{self.kind.key}: {self.name!r}"
         hook = getattr_static(self.target, "problems")
         if isinstance(self.target, type) and not isinstance(hook, classmethod | staticmethod):
             raise ConfigError(f"{where}: its problems(options, context) must be a classmethod")
-        try:
+        with wrap_errors(f"{where}: its problems(options, context) fails", ConfigError):
             problems: object = self.target.problems(options, context)  # type: ignore[attr-defined]
-        except SubmodelError:
-            raise
-        except Exception as error:  # whatever the component's own code raises
-            reason = f"{type(error).__name__}: {error}"
-            raise ConfigError(f"{where}: its problems(options, context) fails: {reason}") from error
         if not isinstance(problems, list | tuple) or not all(isinstance(p, str) for p in problems):
             raise ConfigError(f"{where}: its problems are {problems!r}, not a list of sentences")
         return list(problems)
 
     def make(self, options: Any, context: object = None) -> _T:
         """The thing itself; raises `ConfigError` where it cannot be made, or is something else."""
-        if problems := self.problems(options, context):
-            raise ConfigError(problems)
-        section, _, key = self.kind.key.partition(".")
-        try:
-            if self.is_made:
-                thing = self.target
-            elif _declaration(self.target, "configured") is not None:
-                thing = self.target.configured(options, context)  # type: ignore[attr-defined]
-            elif self.options is FreeOptions:
-                thing = self._call(dict(options.options), context)
-            else:
-                keys = {n: getattr(options, n) for n in self.options.model_fields}
-                thing = self._call(keys, context)
-        except SubmodelError:
-            raise
-        except TypeError as error:
-            has_arguments = self.options is FreeOptions and options.options
-            wrong = (
-                "options: {!r} does not take them"
-                if has_arguments
-                else f"{key}: {{!r}} cannot be made"
-            )
-            raise ConfigError(f"{section}.{wrong.format(self.name)} ({error})") from None
-        except Exception as error:  # whatever the component's own code raises
-            reason = f"{type(error).__name__}: {error}"
-            raise ConfigError(f"{self.kind.key}: {self.name!r} fails: {reason}") from error
+        refuse(self.problems(options, context))
+        with wrap_errors(f"{self.kind.key}: {self.name!r} fails", ConfigError):
+            try:
+                thing = self._make(options, context)
+            except TypeError as error:
+                section = self.kind.key.partition(".")[0]
+                wrong = f"{self.kind.key}: {self.name!r} cannot be made"
+                if self.options is FreeOptions and options.options:
+                    wrong = f"{section}.options: {self.name!r} does not take them"
+                raise ConfigError(f"{wrong} ({error})") from None
         return self.kind.check(self.kind.adapt(thing), self.name)
 
-    def _call(self, arguments: Mapping[str, Any], context: object) -> Any:
+    def _make(self, options: Any, context: object) -> Any:
         """A class or a factory is called; a function that is the thing itself is left alone."""
+        if self.is_made:
+            return self.target
+        if _declaration(self.target, "configured") is not None:
+            return self.target.configured(options, context)  # type: ignore[attr-defined]
+        if self.options is FreeOptions:
+            arguments = dict(options.options)
+        else:
+            arguments = {name: getattr(options, name) for name in self.options.model_fields}
         if not arguments and self.kind.is_function and inspect.isfunction(self.target):
             return self.target
         if self.kind.with_context and _takes_context(self.target):
@@ -217,10 +202,7 @@ class Kind(Generic[_T]):
     def check_name(self, value: Any, check: Callable[[Any], Any], verb: str = "is") -> Any:
         """The name that a value is or stands for, if it can name one; else an error for its key.
 
-        Args:
-            value: as it was given.
-            check: what its key asks of a name besides.
-            verb: how the error begins.
+        ``check`` is what its key asks of a name besides; ``verb`` is how the error begins.
         """
         name = self.named(value)
         checked = check(name)
@@ -388,27 +370,22 @@ def find(path: str, key: str, entry: str = "") -> Callable[..., Any]:
     spelling = entry or path
     module_name, _, name = path.partition(":")
     is_installed = entry or module_name.partition(".")[0] == __name__.partition(".")[0]
-    try:
-        if not is_installed:
-            _add_working_folder()
-        target: object = importlib.import_module(module_name)
-    except ImportError as error:
-        hint = _hidden_by(module_name)
-        raise ConfigError(
-            f"{key}: {spelling!r}: cannot import {module_name!r}: {error}{hint}"
-        ) from None
-    except SubmodelError:  # an extra that is not installed, say: it has said what to do
-        raise
-    except Exception as error:  # whatever the module's own code raises
-        reason = f"{type(error).__name__}: {error}"
-        raise ConfigError(f"{key}: {spelling!r}: {module_name!r} fails: {reason}") from error
+    where = f"{key}: {spelling!r}"
+    with wrap_errors(f"{where}: {module_name!r} fails", ConfigError):
+        try:
+            if not is_installed:
+                _add_working_folder()
+            target: object = importlib.import_module(module_name)
+        except ImportError as error:
+            wrong = f"cannot import {module_name!r}: {error}{_hidden_by(module_name)}"
+            raise ConfigError(f"{where}: {wrong}") from None
     for part in name.split("."):
         if not hasattr(target, part):
-            hint = _hidden_by(module_name)
-            raise ConfigError(f"{key}: {spelling!r}: {module_name!r} has no {part!r}{hint}")
+            wrong = f"{module_name!r} has no {part!r}{_hidden_by(module_name)}"
+            raise ConfigError(f"{where}: {wrong}")
         target = getattr(target, part)
     if not callable(target):
-        raise ConfigError(f"{key}: {spelling!r} is a {type(target).__name__}, not a factory")
+        raise ConfigError(f"{where} is a {type(target).__name__}, not a factory")
     return target
 
 

@@ -14,7 +14,7 @@ import typer
 
 from submodel.amounts import parse_amount, parse_capacity, si
 from submodel.cli.common import AsJson, ConfigFile, Force, SetOptions, print_json, talk
-from submodel.errors import ConfigError, SubmodelError
+from submodel.errors import ConfigError, SubmodelError, refuse
 
 if TYPE_CHECKING:  # PyTorch, and an extra: imported where they are used
     from submodel.config import Config
@@ -75,8 +75,7 @@ def serve_command(
     from submodel.runs.folder import RunFolder, new_folder
 
     full_config = read(config, [*(settings or []), "engine.name=flower"])
-    if problems := problems_over_devices(full_config):
-        raise ConfigError(problems)
+    refuse(problems_over_devices(full_config))
     if force and out is None:
         raise ConfigError("--force: goes with --out, the run to replace")
     if superlink is not None:
@@ -242,8 +241,7 @@ def node_settings(
     ]
     if capacity is not None and memory is not None:
         problems.append("give --capacity or --memory, not both")
-    if problems:
-        raise ConfigError(problems)
+    refuse(problems)
     values: dict[str, str | int | float | bool] = {}
     if data is not None:
         values["data"] = place

@@ -21,7 +21,7 @@ from submodel.algorithm.rounds import initial_state
 from submodel.algorithm.types import Setup
 from submodel.config import Config
 from submodel.data import Dataset, Examples
-from submodel.errors import ConfigError, DataError, SubmodelError
+from submodel.errors import ConfigError, DataError, SubmodelError, refuse, wrap_errors
 from submodel.model.axes import Axes
 from submodel.model.axes.forward import ForwardError, innermost, isolate, refuse_kinds, run
 from submodel.model.axes.record import failing_line
@@ -68,8 +68,7 @@ def check_kinds(module: object, data: object, loss: object) -> None:
             f"loss: {type(loss).__name__} has reduction = {loss.reduction!r}; "  # type: ignore[attr-defined]
             "it must be the mean over the batch"
         )
-    if problems:
-        raise ConfigError(problems)
+    refuse(problems)
 
 
 def simplify(loss: Loss, data: Dataset) -> Loss:
@@ -133,8 +132,7 @@ def check_model(module: nn.Module) -> None:
             problems.append(f"model: {name} holds a value that is not finite")
         if problems:
             break  # the others are likely to be alike
-    if problems:
-        raise ConfigError(problems)
+    refuse(problems)
 
 
 def check_fit(module: nn.Module, data: Dataset, loss: Loss) -> None:
@@ -467,7 +465,8 @@ def try_scheme(setup: Setup) -> None:
     check_members(scheme)
     if type(scheme).__module__.partition(".")[0] == __name__.partition(".")[0]:
         return
-    try:
+    name = f"scheme {type(scheme).__name__}"
+    with wrap_errors(f"{name}: it fails when it is asked for a mask", SubmodelError):
         model = knowledge_of(setup, initial_state(setup))
         clients = setup.population.sample(0)
         for capacity in sorted(set(setup.population.capacities)):
@@ -479,13 +478,6 @@ def try_scheme(setup: Setup) -> None:
                         break
                 else:
                     raise SubmodelError(
-                        f"scheme {type(scheme).__name__}: capacity {share:g} never holds anything "
-                        f"of axis {axis!r}; select must return a mask that is True somewhere"
+                        f"{name}: capacity {share:g} never holds anything of axis {axis!r}; select "
+                        "must return a mask that is True somewhere"
                     )
-    except SubmodelError:
-        raise
-    except Exception as error:  # whatever the scheme's own code raises
-        raise SubmodelError(
-            f"scheme {type(scheme).__name__}: it fails when it is asked for a mask: "
-            f"{type(error).__name__}: {error}"
-        ) from error

@@ -15,7 +15,7 @@ from submodel.data.augmentations import Augmentations, AugmentContext
 from submodel.data.partitions import PartitionContext
 from submodel.data.registry import AUGMENTATIONS, PARTITIONS, SOURCES
 from submodel.data.sources import SourceContext
-from submodel.errors import ConfigError
+from submodel.errors import ConfigError, refuse
 from submodel.local.optimisers import Proximal
 from submodel.local.registry import OPTIMISERS, SCHEDULES
 from submodel.local.schedule import StepRates, WarmUp
@@ -230,8 +230,7 @@ def make_scheme(
         module=module,
         are_axes_traced=config.axes == AxesSection() and not own_axes,
     )
-    if problems := problems_of(scheme, facts):
-        raise ConfigError(problems)
+    refuse(problems_of(scheme, facts))
     return scheme
 
 
