@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console, RenderableType
 
 from submodel.experiments.outline import ExperimentProgress, PlannedRun, read_experiment, work_shown
-from submodel.report.live.following import Follower, GrowingLines
+from submodel.report.live.following import rounds_of, view_run
 from submodel.report.live.screens import experiment_screen, run_screen
 from submodel.report.live.terminal import watch
 from tests.support.commands import Command
@@ -46,7 +46,7 @@ def test_a_screen_says_all_of_a_run_in_the_width_there_is(tmp_path: Path, width:
     ]
     folder = write_run(tmp_path / "run", lines, rounds=6)
     with folder.lock():
-        view = Follower(folder.path).view()
+        view = view_run(folder.path)
     shown = rendered_lines(run_screen(view, time.time(), width, 24), width)
     assert all(len(line) <= width for line in shown)
     assert view.seconds_left() == 6.0  # three rounds of two seconds
@@ -65,7 +65,7 @@ def test_strangers_cannot_steer_the_terminal(tmp_path: Path) -> None:
     folder.log_file.write_text(f"2026 WARNING {ESCAPES}\n2026 INFO nothing\n", "utf-8")
     folder.failed_file.write_text(ESCAPES, "utf-8")
     with folder.lock():
-        view = Follower(folder.path).view()
+        view = view_run(folder.path)
     text = "\n".join(rendered_lines(run_screen(view, 0.0, 120, 30), 120))
     assert not any(ord(character) < 32 for character in text.replace("\n", ""))
     assert "[bold red]x" in text  # as it is, not as markup
@@ -76,26 +76,25 @@ def test_strangers_cannot_steer_the_terminal(tmp_path: Path) -> None:
 def test_a_server_that_waits_for_its_first_device_says_so(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", [], sections={"engine": {"name": "flower"}})
     with folder.lock():
-        view = Follower(folder.path).view()
+        view = view_run(folder.path)
     assert "none has said yet who it is" in " ".join(
         rendered_lines(run_screen(view, 0.0, 120, 30), 120)
     )
 
 
-def test_lines_are_read_on_and_anew_where_a_run_was_resumed(tmp_path: Path) -> None:
+def test_whole_lines_are_read_also_of_a_run_that_was_resumed(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", [round_entries(1), round_entries(2)])
-    lines = GrowingLines(folder.metrics_file)
-    assert [line["round"] for line in lines.read()] == [1, 2]
+    assert [line["round"] for line in rounds_of(folder.path)] == [1, 2]
     with folder.metrics_file.open("a", encoding="utf-8") as file:
         file.write('{"round": 3, ')
         file.flush()
-        assert len(lines.read()) == 2  # half a line is none
+        assert len(rounds_of(folder.path)) == 2  # half a line is none
         file.write('"clients": 4}\n')
-    assert lines.read()[2]["clients"] == 4
+    assert rounds_of(folder.path)[2]["clients"] == 4
     folder.replace_metrics([round_entries(1)])
-    assert [line["round"] for line in lines.read()] == [1]
+    assert [line["round"] for line in rounds_of(folder.path)] == [1]
     folder.metrics_file.unlink()
-    assert lines.read() == []
+    assert rounds_of(folder.path) == []
 
 
 def test_a_pipe_gets_a_line_for_every_evaluated_round_through_stop_and_end(tmp_path: Path) -> None:
@@ -145,7 +144,7 @@ def test_the_whole_plan_of_an_experiment_has_a_time_left(experiment: Path) -> No
     assert outline.seconds_left(now=1060.0) == 560 * 60 / 20
     assert outline.seconds_left(now=1001.0) == 560 / 2  # no pace yet: as planned, two at a time
     for width in (60, 160):
-        screen = experiment_screen(outline, Follower(experiment), 1060.0, width, 24)
+        screen = experiment_screen(outline, 1060.0, width, 24)
         shown = rendered_lines(screen, width)
         assert all(len(line) <= width for line in shown)
         text = " ".join(" ".join(shown).split())

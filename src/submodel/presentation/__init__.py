@@ -1,47 +1,42 @@
 """Tables and figures as all reports make them."""
 
-from typing import TYPE_CHECKING
-
-from submodel.lazy import lazily
-
-if TYPE_CHECKING:
-    from submodel.presentation.bands import (
-        MOST_LINES,
-        ROW_HEIGHT,
-        Band,
-        IntervalRow,
-        draw_band,
-        draw_intervals,
-        shared_grid,
-        sorted_rows,
-        styles_of,
-    )
-    from submodel.presentation.labels import (
-        amount_ticks,
-        even_ticks,
-        label_ends,
-        log_scale,
-        name_ticks,
-        names_height,
-        plain_number,
-        short_label,
-        whole_ticks,
-    )
-    from submodel.presentation.style import (
-        DOUBLE,
-        FAINT,
-        FRAME,
-        GROUND,
-        INK,
-        LINES,
-        SINGLE,
-        SMALL_TEXT,
-        line_style,
-        new_figure,
-        save_figure,
-        with_style,
-    )
-    from submodel.presentation.tables import markdown_table, text_table
+from submodel.presentation.bands import (
+    MOST_LINES,
+    ROW_HEIGHT,
+    Band,
+    IntervalRow,
+    draw_band,
+    draw_intervals,
+    shared_grid,
+    sorted_rows,
+    styles_of,
+)
+from submodel.presentation.labels import (
+    amount_ticks,
+    even_ticks,
+    label_ends,
+    log_scale,
+    name_ticks,
+    names_height,
+    plain_number,
+    short_label,
+    whole_ticks,
+)
+from submodel.presentation.style import (
+    DOUBLE,
+    FAINT,
+    FRAME,
+    GROUND,
+    INK,
+    LINES,
+    SINGLE,
+    SMALL_TEXT,
+    line_style,
+    new_figure,
+    save_figure,
+    with_style,
+)
+from submodel.presentation.tables import markdown_table, text_table
 
 __all__ = [
     "DOUBLE", "FAINT", "FRAME", "GROUND", "INK", "LINES", "MOST_LINES", "ROW_HEIGHT", "SINGLE",
@@ -50,21 +45,3 @@ __all__ = [
     "names_height", "new_figure", "plain_number", "save_figure", "shared_grid", "short_label",
     "sorted_rows", "styles_of", "text_table", "whole_ticks", "with_style",
 ]  # fmt: skip
-__getattr__ = lazily(
-    __name__,
-    {
-        "submodel.presentation.bands": (
-            "MOST_LINES ROW_HEIGHT Band IntervalRow draw_band draw_intervals shared_grid "
-            "sorted_rows styles_of"
-        ),
-        "submodel.presentation.labels": (
-            "amount_ticks even_ticks label_ends log_scale name_ticks names_height plain_number "
-            "short_label whole_ticks"
-        ),
-        "submodel.presentation.style": (
-            "DOUBLE FAINT FRAME GROUND INK LINES SINGLE SMALL_TEXT line_style new_figure "
-            "save_figure with_style"
-        ),
-        "submodel.presentation.tables": "markdown_table text_table",
-    },
-)

@@ -123,7 +123,7 @@ def _named_lines(plot: Plot) -> list[Line2D]:
 
 
 @with_style
-def label_ends(plots: Sequence[Plot], width: int = _WIDTH, gap: float = _GAP) -> list[Text]:
+def label_ends(plots: Sequence[Plot], width: int = _WIDTH) -> list[Text]:
     """Write the name of every line to the right of its end, in its colour; returns the texts.
 
     To be called when everything is drawn and all limits are set: the room that names take is
@@ -132,12 +132,9 @@ def label_ends(plots: Sequence[Plot], width: int = _WIDTH, gap: float = _GAP) ->
     Args:
         plots: all of one figure.
         width: characters of a name before it is wrapped.
-        gap: points between the frame and the names.
     """
     texts = [
-        (plot, line, _write(plot, line, width, gap))
-        for plot in plots
-        for line in _named_lines(plot)
+        (plot, line, _write(plot, line, width)) for plot in plots for line in _named_lines(plot)
     ]
     if not texts:
         return []
@@ -146,7 +143,7 @@ def label_ends(plots: Sequence[Plot], width: int = _WIDTH, gap: float = _GAP) ->
         figure.draw_without_rendering()
         figure.set_layout_engine("none")  # what follows must not move
     for plot in plots:
-        _spread(plot, [(line, text) for one, line, text in texts if one is plot], gap)
+        _spread(plot, [(line, text) for one, line, text in texts if one is plot])
     return [text for _, _, text in texts]
 
 
@@ -180,16 +177,16 @@ def wrap_evenly(text: str, width: int) -> str:
     return "\n".join(lines)
 
 
-def _write(plot: Plot, line: Line2D, width: int, gap: float) -> Text:
+def _write(plot: Plot, line: Line2D, width: int) -> Text:
     label = wrap_evenly(str(line.get_label()), width)
     return plot.annotate(
-        label, (1.0, 0.5), xycoords="axes fraction", xytext=(gap, 0), textcoords="offset points",
+        label, (1.0, 0.5), xycoords="axes fraction", xytext=(_GAP, 0), textcoords="offset points",
         va="center", ha="left", fontsize=SMALL_TEXT, color=line.get_color(), linespacing=1.0,
         annotation_clip=False,
     )  # fmt: skip
 
 
-def _spread(plot: Plot, pairs: Sequence[tuple[Line2D, Text]], gap: float) -> None:
+def _spread(plot: Plot, pairs: Sequence[tuple[Line2D, Text]]) -> None:
     """Move the names beside the ends of their lines, and lead to those that had to move away."""
     if not pairs:
         return
@@ -207,7 +204,7 @@ def _spread(plot: Plot, pairs: Sequence[tuple[Line2D, Text]], gap: float) -> Non
     places = spread_places([y for _, y in ends], sizes, -below, height + above)
     for (line, text), (x, y), place in zip(pairs, ends, places, strict=True):
         text.xy = (1.0, place / height)  # type: ignore[attr-defined]
-        _lead(plot, line, (x / width, y / height), place / height, (gap - 1.5) / width)
+        _lead(plot, line, (x / width, y / height), place / height, (_GAP - 1.5) / width)
 
 
 def _lead(plot: Plot, line: Line2D, end: tuple[float, float], place: float, reach: float) -> None:

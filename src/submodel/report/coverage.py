@@ -184,13 +184,14 @@ def build_coverage(source: HoldingsSource) -> RunCoverage:
     """The coverage of a run."""
     config = source.config
     known_rounds = [r for r in range(1, source.rounds_done + 1) if source.is_known(r)]
-    extent = Extent(_sizes(source), config.clients.sample_size, len(set(config.clients.capacities)))
-    numbers = choose_rounds(known_rounds, extent.most_rounds(), config.seed)
+    sizes = _sizes(source)
+    most = _most_rounds(sizes, config.clients.sample_size, len(set(config.clients.capacities)))
+    numbers = choose_rounds(known_rounds, most, config.seed)
     takers = [source.takers(number) for number in numbers]
     levels = capacity_levels(
         (taker.capacity for group in takers for taker in group), config.clients.capacities
     )
-    counts = _count(source, extent, numbers, takers, levels)
+    counts = _count(source, sizes, numbers, takers, levels)
     rounds = [
         RoundClients(
             number,
@@ -205,11 +206,11 @@ def build_coverage(source: HoldingsSource) -> RunCoverage:
         rounds_done=source.rounds_done,
         clients=config.clients.client_count,
         capacities=levels,
-        axes=_axes(source, extent, counts),
+        axes=_axes(source, sizes, counts),
         layers=source.outline.layers,
         cuts=_examples(source, takers, levels),
         sources=source.ways(numbers),
-        notes=_notes(source, extent, len(known_rounds), len(numbers), levels),
+        notes=_notes(source, sizes, len(known_rounds), len(numbers), levels),
     )
 
 
@@ -222,41 +223,27 @@ def _sizes(source: HoldingsSource) -> dict[str, int]:
     return {axis: source.outline.axes[axis] for axis in order}
 
 
-@dataclass(frozen=True)
-class Extent:
-    """How much there is to show.
+def _width(size: int) -> int:
+    """How many units of an axis stand in one column.
 
-    Args:
-        sizes: how many units each axis has; of single weights, 1 for each tensor.
-        clients: in a round.
-        capacities: how many different ones.
+    >>> _width(32), _width(512)
+    (1, 8)
     """
+    return -(-size // _MOST_COLUMNS)
 
-    sizes: Mapping[str, int]
-    clients: int
-    capacities: int
 
-    def units_per_column(self, axis: str) -> int:
-        """How many units of an axis stand in one column.
+def _most_rounds(sizes: Mapping[str, int], clients: int, capacities: int) -> int:
+    """How many rounds can be shown: of axes of these sizes, so many clients and capacities.
 
-        >>> extent = Extent({"hidden": 32, "wide": 512}, clients=10, capacities=5)
-        >>> extent.units_per_column("hidden"), extent.units_per_column("wide")
-        (1, 8)
-        """
-        return -(-self.sizes[axis] // _MOST_COLUMNS)
-
-    def most_rounds(self) -> int:
-        """How many rounds can be shown.
-
-        >>> Extent({"hidden": 32}, clients=10, capacities=5).most_rounds()
-        240
-        >>> Extent(dict.fromkeys("abcd", 512), clients=100, capacities=5).most_rounds()
-        150
-        """
-        columns = sum(-(-n // self.units_per_column(axis)) for axis, n in self.sizes.items())
-        by_cells = _MOST_CELLS // max(1, columns * self.capacities)
-        by_draws = _MOST_DRAWS // max(1, self.clients * len(self.sizes))
-        return max(_LEAST_ROUNDS, min(_MOST_ROUNDS, by_cells, by_draws))
+    >>> _most_rounds({"hidden": 32}, clients=10, capacities=5)
+    240
+    >>> _most_rounds(dict.fromkeys("abcd", 512), clients=100, capacities=5)
+    150
+    """
+    columns = sum(-(-size // _width(size)) for size in sizes.values())
+    by_cells = _MOST_CELLS // max(1, columns * capacities)
+    by_draws = _MOST_DRAWS // max(1, clients * len(sizes))
+    return max(_LEAST_ROUNDS, min(_MOST_ROUNDS, by_cells, by_draws))
 
 
 def choose_rounds(rounds: Sequence[int], most: int, seed: int) -> list[int]:
@@ -318,29 +305,28 @@ def level_of(capacity: float, levels: Sequence[float]) -> int:
 
 def _count(
     source: HoldingsSource,
-    extent: Extent,
+    sizes: Mapping[str, int],
     numbers: Sequence[int],
     takers: Sequence[Sequence[Assignment]],
     levels: Sequence[float],
 ) -> _Counts:
     """How many clients of each capacity held each column in each round."""
-    widths = {axis: extent.units_per_column(axis) for axis in extent.sizes}
     counts = {
-        axis: np.zeros((len(levels), len(numbers), -(-size // widths[axis])))
-        for axis, size in extent.sizes.items()
+        axis: np.zeros((len(levels), len(numbers), -(-size // _width(size))))
+        for axis, size in sizes.items()
     }
     for row, (number, group) in enumerate(zip(numbers, takers, strict=True)):
         if source.cuts_weights:
             _add_weights(source, number, levels, row, counts)
             continue
-        totals = {axis: np.zeros((len(levels), size)) for axis, size in extent.sizes.items()}
+        totals = {axis: np.zeros((len(levels), size)) for axis, size in sizes.items()}
         for taker in group:
             masks, level = source.unit_masks(taker), level_of(taker.capacity, levels)
             for axis, total in totals.items():
                 total[level] += masks.get(axis, 1)
         for axis, total in totals.items():
-            starts = np.arange(0, extent.sizes[axis], widths[axis])
-            lengths = np.diff([*starts, extent.sizes[axis]])
+            starts = np.arange(0, sizes[axis], _width(sizes[axis]))
+            lengths = np.diff([*starts, sizes[axis]])
             counts[axis][:, row] = np.add.reduceat(total, starts, axis=1) / lengths
     return counts
 
@@ -361,9 +347,11 @@ def _value_counts(source: HoldingsSource) -> dict[str, int]:
     return {tensor.name: tensor.value_count for tensor in tensors}
 
 
-def _axes(source: HoldingsSource, extent: Extent, counts: _Counts) -> tuple[AxisCoverage, ...]:
+def _axes(
+    source: HoldingsSource, sizes: Mapping[str, int], counts: _Counts
+) -> tuple[AxisCoverage, ...]:
     weights = _value_counts(source) if source.cuts_weights else {}
-    names: dict[str, list[str]] = {name: [] for name in extent.sizes}
+    names: dict[str, list[str]] = {name: [] for name in sizes}
     for layer in source.outline.layers:
         for name in {*layer.axes, *(tensor.name for tensor in layer.tensors)} & names.keys():
             names[name].append(layer.name)
@@ -372,11 +360,11 @@ def _axes(source: HoldingsSource, extent: Extent, counts: _Counts) -> tuple[Axis
             name=name,
             size=weights.get(name, size),
             cuts="weights" if source.cuts_weights else "units",
-            units_per_column=weights.get(name, extent.units_per_column(name)),
+            units_per_column=weights.get(name, _width(size)),
             layers=tuple(names[name]),
             holders=tuple(map(Grid.of, counts[name])),
         )
-        for name, size in extent.sizes.items()
+        for name, size in sizes.items()
     )
 
 
@@ -421,7 +409,11 @@ def _shares(source: HoldingsSource, taker: Assignment) -> dict[str, float]:
 
 
 def _notes(
-    source: HoldingsSource, extent: Extent, known: int, shown: int, levels: Sequence[float]
+    source: HoldingsSource,
+    sizes: Mapping[str, int],
+    known: int,
+    shown: int,
+    levels: Sequence[float],
 ) -> tuple[str, ...]:
     """What a reader must know; rounds are known, and of these some are shown."""
     notes = []
@@ -441,7 +433,7 @@ def _notes(
             "Single weights are cut: a tensor's number is the mean number of clients that held one "
             "of its weights, not which weights they were."
         )
-    elif wide := [axis for axis in extent.sizes if extent.units_per_column(axis) > 1]:
+    elif wide := [axis for axis, size in sizes.items() if _width(size) > 1]:
         notes.append(f"Units stand in groups, shown by their mean, on {', '.join(wide)}.")
     takers = (taker for holdings in source.records.values() for taker in holdings.takers)
     if not {taker.capacity for taker in takers} <= set(levels):

@@ -1,4 +1,4 @@
-"""How a run or an experiment stands while it goes on: its lines are read on from the last ones."""
+"""How a run or an experiment stands: its rounds, its devices, the time left."""
 
 from __future__ import annotations
 
@@ -14,52 +14,12 @@ from submodel.errors import SubmodelError, plain
 from submodel.experiments.outline import ExperimentOutline, is_experiment, is_run, read_experiment
 from submodel.report.listing import rows_of
 from submodel.runs.folder import RunFolder
-from submodel.runs.metrics import Metrics, is_number
-from submodel.runs.outline import RunOutline, is_line, read_outline, sum_of
+from submodel.runs.metrics import Metrics
+from submodel.runs.outline import RunOutline, read_lines, read_outline, sum_of
 
-_MOST_AT_ONCE, _MOST_ROSTER, _MOST_LOG = 2**26, 2**26, 2**16  # bytes
+_MOST_ROSTER, _MOST_LOG = 2**26, 2**16  # bytes
 _MOST_WARNINGS = 3
 _RECENT = 20  # rounds that tell how long the next ones take
-
-
-class GrowingLines:
-    """The lines of a metrics file, kept up to date.
-
-    There need not be a file yet. One that is written anew, as when a run is resumed, is read anew.
-    """
-
-    def __init__(self, file: Path) -> None:
-        self._file = file
-        self._forget()
-
-    def _forget(self) -> None:
-        self._inode = self._position = 0
-        self._rest = b""
-        self._by_round: dict[int, Metrics] = {}
-
-    def read(self) -> list[Metrics]:
-        """All complete lines, by their rounds."""
-        try:
-            with self._file.open("rb") as file:
-                status = self._file.stat()
-                if status.st_ino != self._inode or status.st_size < self._position:
-                    self._forget()
-                    self._inode = status.st_ino
-                file.seek(self._position)
-                while chunk := file.read(_MOST_AT_ONCE):
-                    self._position += len(chunk)
-                    self._add(chunk)
-        except OSError:
-            self._forget()
-        return [self._by_round[round_] for round_ in sorted(self._by_round)]
-
-    def _add(self, chunk: bytes) -> None:
-        *texts, self._rest = (self._rest + chunk).split(b"\n")
-        for text in texts:
-            with suppress(ValueError):
-                line = from_json(text)
-                if is_line(line):
-                    self._by_round[line["round"]] = line
 
 
 @dataclass(frozen=True)
@@ -100,39 +60,28 @@ def seconds_of(line: Metrics) -> float:
     return float(sum_of(phases, *phases)) if isinstance(phases, Mapping) else 0.0
 
 
-class Follower:
-    """Looks at the folder of a run or an experiment again and again."""
+def rounds_of(path: Path) -> list[Metrics]:
+    """The lines of a run that are complete, by their rounds."""
+    by_round = {line["round"]: line for line in read_lines(RunFolder(path).metrics_file)}
+    return [by_round[round_] for round_ in sorted(by_round)]
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._lines: dict[Path, GrowingLines] = {}
 
-    def look(self) -> RunView | ExperimentOutline | None:
-        """How it stands now; None while there is nothing."""
-        if is_run(self.path):
-            return self.view()
-        return read_experiment(self.path) if is_experiment(self.path) else None
+def view_run(path: Path) -> RunView:
+    """How a run stands now."""
+    folder = RunFolder(path)
+    return RunView(read_outline(path), rounds_of(path), _devices(folder), _warnings(folder))
 
-    def view(self) -> RunView:
-        """How the run stands now."""
-        folder = RunFolder(self.path)
-        outline = read_outline(self.path)
-        return RunView(outline, self._lines_of(self.path), _devices(folder), _warnings(folder))
 
-    def scores(self, run: RunOutline) -> list[float]:
-        """The accuracy of a run of the experiment, round by round; else its loss."""
-        key = "test_accuracy" if "accuracy" in run.scores else "test_loss"
-        return [line[key] for line in self._lines_of(run.path) if is_number(line.get(key))]
-
-    def _lines_of(self, run: Path) -> list[Metrics]:
-        if run not in self._lines:
-            self._lines[run] = GrowingLines(RunFolder(run).metrics_file)
-        return self._lines[run].read()
+def look(path: Path) -> RunView | ExperimentOutline | None:
+    """How a run or an experiment stands now; None while there is neither."""
+    if is_run(path):
+        return view_run(path)
+    return read_experiment(path) if is_experiment(path) else None
 
 
 def look_once(path: Path) -> RunView | ExperimentOutline:
     """How a run or an experiment stands; raises `SubmodelError` where there is neither."""
-    sight = Follower(path).look()
+    sight = look(path)
     if sight is None:
         raise SubmodelError(f"{plain(path, 200)}: neither a run nor an experiment")
     return sight

@@ -1,14 +1,17 @@
-"""A run, or an experiment of many, as one screen of text."""
+"""A run, or an experiment of many, as one screen of text; curves are of 2 x 4 dots a character."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from itertools import groupby
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby, pairwise
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
+from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
@@ -16,18 +19,7 @@ from submodel.amounts import duration, si
 from submodel.errors import plain
 from submodel.experiments.outline import ExperimentOutline
 from submodel.report.listing import STATE_STYLES, ago
-from submodel.report.live.drawing import (
-    COLOURS,
-    DotCurve,
-    facts_table,
-    plot,
-    progress_line,
-    side_by_side,
-    sparkline,
-    time_left,
-    title_line,
-)
-from submodel.report.live.following import Follower, RunView, seconds_of
+from submodel.report.live.following import RunView, rounds_of, seconds_of
 from submodel.runs.metrics import Metrics, is_number
 from submodel.runs.outline import RunOutline, sum_of
 
@@ -36,6 +28,11 @@ _MOST_NAMES = 6
 _OTHER_LINES_OF_RUN, _OTHER_LINES_OF_EXPERIMENT = 13, 9  # beside the drawing, or the table
 _TALLEST = 14
 _LONGEST_CURVE = 24
+_COLOURS = ("cyan", "yellow", "magenta", "green", "blue", "red")  # of the curves of one plot
+_LABEL = 7  # characters left of a plot
+_DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # by row, then column
+_BLANK = 0x2800
+_BARS = "▁▂▃▄▅▆▇█"
 
 
 def run_screen(view: RunView, now: float, width: int, height: int) -> Group:
@@ -52,14 +49,14 @@ def run_screen(view: RunView, now: float, width: int, height: int) -> Group:
     rounds = f"round {outline.rounds}/{outline.rounds_planned or '?'}"
     rest = time_left(view.seconds_left()) if outline.phase == "running" else ""
     parts: list[RenderableType] = [
-        title_line(names, outline.phase, width),
-        progress_line(rounds, outline.rounds, outline.rounds_planned, rest, width),
+        _title_line(names, outline.phase, width),
+        _progress_line(rounds, outline.rounds, outline.rounds_planned, rest, width),
         Text(),
     ]
     if view.lines:
         tallest = max(3, min(_TALLEST, height - _OTHER_LINES_OF_RUN))
         parts += [_plots(view, width, tallest), Text()]
-    parts.append(facts_table(_facts_of_run(view, now), width))
+    parts.append(_facts_table(_facts_of_run(view, now), width))
     return Group(*parts)
 
 
@@ -87,27 +84,27 @@ def _plots(view: RunView, width: int, height: int) -> RenderableType:
     lines, scores = view.evaluated_lines, view.outline.scores
     losses = [
         DotCurve(_points(view.lines, "train_loss"), "dim"),
-        DotCurve(_points(lines, "test_loss"), COLOURS[0]),
+        DotCurve(_points(lines, "test_loss"), _COLOURS[0]),
     ]
     last = f" {losses[1].points[-1][1]:.4f}" if losses[1].points else ""
     loss_title = f"test loss{last} (training: grey)"
     metric = next((n for n in scores if n != "loss"), None)
     metric = "accuracy" if "accuracy" in scores else metric
     if metric is None:
-        return plot(loss_title, losses, width, height, ".3f")
+        return _plot(loss_title, losses, width, height, ".3f")
     form = ".1%" if metric == "accuracy" else ".4g"
     curves = [
-        DotCurve(points, COLOURS[(place + 1) % len(COLOURS)])
+        DotCurve(points, _COLOURS[(place + 1) % len(_COLOURS)])
         for place, points in enumerate(_capacity_points(lines, f"capacity_{metric}").values())
     ]
-    curves.append(DotCurve(_points(lines, f"test_{metric}"), COLOURS[0]))
+    curves.append(DotCurve(_points(lines, f"test_{metric}"), _COLOURS[0]))
     title = f"test {plain(metric, 30).replace('_', ' ')} {scores[metric]:{form}}"
     half = width // 2 - 2 if width >= 70 else width
     both = [
-        plot(title, curves, half, height, form),
-        plot(loss_title, losses, half, height, ".3f"),
+        _plot(title, curves, half, height, form),
+        _plot(loss_title, losses, half, height, ".3f"),
     ]
-    return side_by_side(both, width) if width >= 70 else Group(*both)
+    return _side_by_side(both, width) if width >= 70 else Group(*both)
 
 
 def _facts_of_run(view: RunView, now: float) -> list[tuple[str, Text]]:
@@ -138,7 +135,7 @@ def _by_capacity(view: RunView) -> Text:
     metric = "accuracy" if "accuracy" in view.outline.scores else "loss"
     table = _capacity_points(view.evaluated_lines, f"capacity_{metric}")
     for place, (capacity, points) in enumerate(table.items()):
-        colour = COLOURS[(place + 1) % len(COLOURS)] if metric == "accuracy" else ""
+        colour = _COLOURS[(place + 1) % len(_COLOURS)] if metric == "accuracy" else ""
         value = f"{points[-1][1]:.1%}" if metric == "accuracy" else f"{points[-1][1]:.4f}"
         text.append(f"{plain(capacity, 12)} ", "dim").append(f"{value}   ", colour)
     return text
@@ -197,14 +194,11 @@ def _devices_of(view: RunView, running: bool) -> str:
     return text
 
 
-def experiment_screen(
-    outline: ExperimentOutline, follower: Follower, now: float, width: int, height: int
-) -> Group:
+def experiment_screen(outline: ExperimentOutline, now: float, width: int, height: int) -> Group:
     """An experiment: how far the whole plan is, the runs at work, and those that ended.
 
     Args:
         outline: the experiment.
-        follower: keeps the curves of its runs.
         now: seconds since 1970.
         width: characters.
         height: lines.
@@ -214,12 +208,12 @@ def experiment_screen(
     rest = time_left(outline.seconds_left(now))
     room = max(4, height - _OTHER_LINES_OF_EXPERIMENT)
     return Group(
-        title_line([plain(outline.path, 100)], outline.phase, width),
-        progress_line(words, work_done, whole, rest, width),
+        _title_line([plain(outline.path, 100)], outline.phase, width),
+        _progress_line(words, work_done, whole, rest, width),
         Text(),
-        _ways_table(outline, follower, width, room),
+        _ways_table(outline, width, room),
         Text(),
-        facts_table(_facts_of_experiment(outline, now), width),
+        _facts_table(_facts_of_experiment(outline, now), width),
     )
 
 
@@ -243,7 +237,7 @@ def _facts_of_experiment(outline: ExperimentOutline, now: float) -> list[tuple[s
     ]
 
 
-def _ways_table(outline: ExperimentOutline, follower: Follower, width: int, most: int) -> Table:
+def _ways_table(outline: ExperimentOutline, width: int, most: int) -> Table:
     """Runs that are at work, each with its curve; then the others by name, their seeds together."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("runs", no_wrap=True, overflow="ellipsis")
@@ -254,7 +248,8 @@ def _ways_table(outline: ExperimentOutline, follower: Follower, width: int, most
     curve_width = max(0, min(_LONGEST_CURVE, width - 60))
     for run in running[:most]:
         name = f"{_name_in(outline, run.path.parent)} {run.path.name}"
-        curve = sparkline(follower.scores(run), curve_width)
+        key = "test_accuracy" if "accuracy" in run.scores else "test_loss"
+        curve = sparkline([score for _, score in _points(rounds_of(run.path), key)], curve_width)
         table.add_row(*_cells(name, "running", f"{run.rounds}/{run.rounds_planned}", [run], curve))
     groups = [(name, list(group)) for name, group in groupby(others, key=lambda r: r.path.parent)]
     groups.sort(key=lambda group: -max(run.changed_at for run in group[1]))
@@ -288,3 +283,158 @@ def _score(runs: Sequence[RunOutline]) -> str:
 def _name_in(outline: ExperimentOutline, path: Path) -> str:
     base = outline.path / "runs"
     return plain(path.relative_to(base) if path.is_relative_to(base) else path, 60)
+
+
+@dataclass(frozen=True)
+class DotCurve:
+    """Points (x, y) from left to right, and their colour as Rich calls it."""
+
+    points: Sequence[tuple[float, float]]
+    style: str = ""
+
+    def finite_points(self) -> list[tuple[float, float]]:
+        """The points that can be drawn."""
+        return [(x, y) for x, y in self.points if math.isfinite(x) and math.isfinite(y)]
+
+
+def _draw_dots(curves: Sequence[DotCurve], width: int, height: int) -> list[Text]:
+    """Draw curves as lines of text that span their range; where they meet, the later is seen.
+
+    >>> [line.plain for line in _draw_dots([DotCurve([(0, 0), (1, 1)])], 2, 1)]
+    ['⡠⠊']
+    """
+    cells = [[_BLANK] * width for _ in range(height)]
+    styles = [[""] * width for _ in range(height)]
+    if points := _all_points(curves):
+        (left, right), (low, high) = _ranges(points)
+        columns, rows = 2 * width - 1, 4 * height - 1
+        for curve in curves:
+            dots = [
+                (_dot_of(x, left, right, columns), rows - _dot_of(y, low, high, rows))
+                for x, y in curve.finite_points()
+            ]
+            for column, row in _joined_dots(dots):
+                cells[row // 4][column // 2] |= _DOTS[row % 4][column % 2]
+                styles[row // 4][column // 2] = curve.style
+    return [
+        Text.assemble(*((_character(c), style) for c, style in zip(row, its_styles, strict=True)))
+        for row, its_styles in zip(cells, styles, strict=True)
+    ]
+
+
+def _all_points(curves: Sequence[DotCurve]) -> list[tuple[float, float]]:
+    return [point for curve in curves for point in curve.finite_points()]
+
+
+def _ranges(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The smallest and largest x, and the smallest and largest y."""
+    return [(min(values), max(values)) for values in zip(*points, strict=True)]
+
+
+def _character(cell: int) -> str:
+    """A blank is a space: some fonts draw the dots that are not set."""
+    return " " if cell == _BLANK else chr(cell)
+
+
+def _dot_of(value: float, low: float, high: float, most: int) -> int:
+    return round((value - low) / (high - low) * most) if high > low else 0
+
+
+def _joined_dots(dots: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """The dots, and those on the way from each to the next."""
+    yield from dots[:1]
+    for (x0, y0), (x1, y1) in pairwise(dots):
+        steps = max(abs(x1 - x0), abs(y1 - y0))
+        for step in range(1, steps + 1):
+            yield x0 + round(step * (x1 - x0) / steps), y0 + round(step * (y1 - y0) / steps)
+
+
+def sparkline(values: Sequence[float], width: int) -> str:
+    """Draw a curve in one line: a bar for every finite value, or for the last of several.
+
+    >>> sparkline([0.0, 1.0, 2.0, 7.0], 4)
+    '▁▂▃█'
+    """
+    finite_values = [value for value in values if math.isfinite(value)]
+    if not finite_values:
+        return ""
+    count = min(width, len(finite_values))
+    picks = [finite_values[(place + 1) * len(finite_values) // count - 1] for place in range(count)]
+    low, high = min(picks), max(picks)
+    return "".join(_BARS[_dot_of(value, low, high, len(_BARS) - 1)] for value in picks)
+
+
+def _plot(title: str, curves: Sequence[DotCurve], width: int, height: int, form: str) -> Group:
+    """Draw curves with a title and the range of their values; `form` is a format, as ".1%"."""
+    labels = [""] * height
+    if points := _all_points(curves):
+        low, high = _ranges(points)[1]
+        labels[0] = format(high, form)
+        labels[-1] = format(low, form) if low < high else labels[-1]
+    rows = _draw_dots(curves, max(1, width - _LABEL - 1), height)
+    lines = [Text(title, "bold", no_wrap=True, overflow="ellipsis")]
+    for label, row in zip(labels, rows, strict=True):
+        lines.append(Text(f"{label:>{_LABEL}} ", "dim").append_text(row))
+    return Group(*lines)
+
+
+def _title_line(names: Sequence[str], state: str, width: int) -> Table:
+    """The names of a run or an experiment, and its state at the right."""
+    grid = Table.grid(expand=True)
+    grid.width = width
+    grid.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
+    grid.add_column(justify="right", no_wrap=True)
+    text = Text(names[0], "bold")
+    for name in names[1:]:
+        if name:
+            text.append("  ").append(name)
+    grid.add_row(text, Text(state, STATE_STYLES.get(state, "") or "bold"))
+    return grid
+
+
+def _progress_line(words: str, amount: float, whole: float, rest: str, width: int) -> Table:
+    """A progress bar between `words`, as "round 3/10", and `rest`, as "2 min left"."""
+    share = min(1.0, amount / whole) if whole > 0 else 0.0
+    grid = Table.grid(padding=(0, 2, 0, 0), expand=True)
+    grid.width = width
+    for ratio in (None, 1, None, None):
+        grid.add_column(ratio=ratio, no_wrap=True)
+    bar = ProgressBar(total=1.0, completed=share, width=None)
+    grid.add_row(Text(words), bar, Text(f"{share:.0%}"), Text(rest))
+    return grid
+
+
+def _side_by_side(parts: Sequence[RenderableType], width: int) -> Table:
+    """Parts of equal width, one beside the other."""
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    for _ in parts:
+        grid.add_column(width=width // len(parts) - 2)
+    grid.add_row(*parts)
+    return grid
+
+
+def _facts_table(facts: Sequence[tuple[str, Text]], width: int) -> Table:
+    """Names at the left, texts beside them; empty texts are left out."""
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.width = width
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column(overflow="fold", ratio=1)
+    for name, text in facts:
+        if text.plain:
+            grid.add_row(Text(name), text)
+    return grid
+
+
+def time_left(seconds: float | None) -> str:
+    """The remaining time in words; empty where it is unknown.
+
+    >>> time_left(None), time_left(600)
+    ('', '10 min left')
+    """
+    return "" if seconds is None or not math.isfinite(seconds) else f"{duration(seconds)} left"
+
+
+def screen_size(console: Console) -> tuple[int, int]:
+    """Characters and lines of a screen; a file or a pipe has no height and gets 24 lines."""
+    height = console.height if console.is_terminal else 24
+    return max(40, min(console.width, 200)), max(12, height)

@@ -12,9 +12,8 @@ from rich.text import Text
 
 from submodel.errors import plain
 from submodel.experiments.outline import ExperimentOutline
-from submodel.report.live.drawing import screen_size, time_left
-from submodel.report.live.following import Follower, RunView, look_once
-from submodel.report.live.screens import experiment_screen, run_screen
+from submodel.report.live.following import RunView, look, look_once
+from submodel.report.live.screens import experiment_screen, run_screen, screen_size, time_left
 from submodel.runs.metrics import Metrics, is_number
 from submodel.runs.outline import RunOutline, scores_in
 
@@ -24,7 +23,7 @@ Sight = RunView | ExperimentOutline | None
 
 def show_once(path: Path, console: Console) -> None:
     """Show how a run or an experiment stands."""
-    console.print(_screen(Follower(path), look_once(path), console))
+    console.print(_screen(path, look_once(path), console))
 
 
 def watch(path: Path, console: Console, pause: float = _PAUSE) -> None:
@@ -35,31 +34,30 @@ def watch(path: Path, console: Console, pause: float = _PAUSE) -> None:
         console: a terminal, which is drawn over, or anything else, which gets lines.
         pause: seconds between two looks.
     """
-    follower = Follower(path)
     if not console.is_terminal:
-        for text in _lines(follower, pause):
+        for text in _lines(path, pause):
             console.print(text, soft_wrap=True)
         return
-    sight = follower.look()
+    sight = look(path)
     try:
         with Live(console=console, screen=True, auto_refresh=False) as live:
             while True:
-                live.update(_screen(follower, sight, console), refresh=True)
+                live.update(_screen(path, sight, console), refresh=True)
                 if _state_of(sight)[0] == "finished":
                     break
                 time.sleep(pause)
-                sight = follower.look()
+                sight = look(path)
     finally:  # the screen is gone: leave what it showed
-        console.print(_screen(follower, sight, console))
+        console.print(_screen(path, sight, console))
 
 
-def _screen(follower: Follower, sight: Sight, console: Console) -> RenderableType:
+def _screen(path: Path, sight: Sight, console: Console) -> RenderableType:
     width, height = screen_size(console)
     if isinstance(sight, RunView):
         return run_screen(sight, time.time(), width, height)
     if sight is not None:
-        return experiment_screen(sight, follower, time.time(), width, height)
-    return Text(f"{plain(follower.path, 200)}: nothing there yet; waiting for a run to begin")
+        return experiment_screen(sight, time.time(), width, height)
+    return Text(f"{plain(path, 200)}: nothing there yet; waiting for a run to begin")
 
 
 def _state_of(sight: Sight) -> tuple[str, str]:
@@ -69,11 +67,11 @@ def _state_of(sight: Sight) -> tuple[str, str]:
     return ("", "") if outline is None else (outline.phase, outline.reason)
 
 
-def _lines(follower: Follower, pause: float) -> Iterator[str]:
+def _lines(path: Path, pause: float) -> Iterator[str]:
     """A line for every new evaluated round or ended run, and for every change of state."""
     state, rounds, names_shown = "", 0, set[str]()
     while True:
-        sight = follower.look()
+        sight = look(path)
         if isinstance(sight, RunView):
             rounds = min(rounds, sight.outline.rounds)  # a resumed run may have lost some
             for line in sight.evaluated_lines:
@@ -86,7 +84,7 @@ def _lines(follower: Follower, pause: float) -> Iterator[str]:
         if new_state != state:
             state = new_state
             because = f": {reason}" if reason else ""
-            yield f"{plain(follower.path, 200)}: {state or 'nothing there'}{because}"
+            yield f"{plain(path, 200)}: {state or 'nothing there'}{because}"
         if state == "finished":
             return
         time.sleep(pause)
