@@ -12,13 +12,7 @@ from pydantic import TypeAdapter
 
 from submodel.experiments import EXCLUSIVE, Findings, VariantRecord, behind_best, parse_ways
 from submodel.files import read_typed
-from submodel_lab.advice.evidence import (
-    Circumstances,
-    Evidence,
-    Family,
-    TriedContrast,
-    TriedWay,
-)
+from submodel_lab.advice.evidence import Circumstances, Evidence, Family, TriedContrast, TriedWay
 from submodel_lab.advice.fleet import fleet_shares
 from submodel_lab.converged.agenda import read_available
 from submodel_lab.converged.candidates import EQUAL_BYTES, SETTINGS, Candidate
@@ -33,6 +27,16 @@ _OF_THE_FLEET = ("clients.capacities=", "clients.capacity_mode=")
 FIT = "rolling, then fit"
 """What is trained for itself after the run."""
 _MOST_BYTES = 2**20  # bytes of a record
+_FITTED_FILES = {
+    "as-it-is": "rolling",
+    "fit": FIT,
+    "finish": "rolling:train.finish=1/4",
+    "static": "static",
+    "importance": "importance",
+    "ordered-distilled": "ordered:distill=1.0",
+    "exclusive": EXCLUSIVE,
+}
+"""Files of sub-models that devices keep (benchmarks/fitting.py), and the way that each is of."""
 _INDEPENDENT = "it adds channels that do not belong together, to show what that costs"
 
 
@@ -98,27 +102,6 @@ def circumstances_of(
     )
 
 
-FITTED_WAYS: dict[str, TriedWay] = {
-    "rolling": TriedWay("rolling", ["scheme.name=rolling"]),
-    FIT: TriedWay(FIT, ["scheme.name=rolling"], afterwards="submodel fit RUN --capacity CAPACITY"),
-    "rolling:train.finish=1/4": TriedWay(
-        "rolling:train.finish=1/4", ["scheme.name=rolling", "train.finish=1/4"]
-    ),
-    "static": TriedWay("static", ["scheme.name=static"]),
-    "importance": TriedWay("importance", ["scheme.name=importance"]),
-    "ordered:distill=1.0": TriedWay(
-        "ordered:distill=1.0", ["scheme.name=ordered", "scheme.distill=1.0"]
-    ),
-    EXCLUSIVE: TriedWay(EXCLUSIVE, []),
-}
-_FILES = dict(
-    zip(
-        ("as-it-is", "fit", "finish", "static", "importance", "ordered-distilled", "exclusive"),
-        FITTED_WAYS,
-        strict=True,
-    )
-)
-"""What the records of each are called."""
 _RECORD, _CONFIG = TypeAdapter(dict[str, Any]), "config.json"
 
 
@@ -136,7 +119,7 @@ def read_fitted(folder: Path) -> FittedScores | None:
         return None
     config = _read(folder / _CONFIG)
     scores: dict[str, dict[str, dict[int, float]]] = {}
-    for file, way in _FILES.items():
+    for file, way in _FITTED_FILES.items():
         for path in sorted(folder.glob(f"{file}-seed-*.json")):
             record, seed = _read(path), int(path.stem.rpartition("-")[2])
             if record["metric"] != "accuracy":
@@ -354,6 +337,17 @@ def _add_variant(gathering: _Gathering, variant: Variant) -> str:
     return gathering.add_way(key, tried_way(key, settings))
 
 
+def _fitted_way(key: str) -> TriedWay:
+    if key == EXCLUSIVE:
+        return TriedWay(key, [])
+    if key == FIT:
+        after = "submodel fit RUN --capacity CAPACITY"
+        return TriedWay(key, ["scheme.name=rolling"], afterwards=after)
+    scheme, *others = key.split(":")
+    settings = [text if "." in text.partition("=")[0] else f"scheme.{text}" for text in others]
+    return TriedWay(key, [f"scheme.name={scheme}", *settings])
+
+
 def _gather_fitted(gathering: _Gathering, folder: Path) -> None:
     """What devices can keep: sub-models that were fitted, minus those of every other way."""
     fitted_scores = read_fitted(folder)
@@ -361,7 +355,7 @@ def _gather_fitted(gathering: _Gathering, folder: Path) -> None:
         return
     setting = gathering.add_setting(f"fit/{folder.name}", fitted_scores.circumstances)
     for way in fitted_scores.scores:
-        gathering.add_way(way, FITTED_WAYS[way])
+        gathering.add_way(way, _fitted_way(way))
     for measure in ("accuracy", "mean over sizes", "smallest size"):
         scores = {way: by_measure[measure] for way, by_measure in fitted_scores.scores.items()}
         first = scores.pop(FIT, {})

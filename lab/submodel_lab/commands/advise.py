@@ -28,8 +28,7 @@ def advise_command(
     ] = None,
     settings: SetOptions = None,
     fleet: Annotated[
-        str | None,
-        typer.Option(help="Or capacities with their shares, as 1:0.2,1/4:0.8."),
+        str | None, typer.Option(help="Or capacities with their shares, as 1:0.2,1/4:0.8.")
     ] = None,
     goal: Annotated[Goal, typer.Option(help="What is to be good.")] = Goal.FULL_MODEL,
     budget: Annotated[

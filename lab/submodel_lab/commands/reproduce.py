@@ -47,8 +47,7 @@ def reproduce_command(
         ),
     ] = None,
     plan: Annotated[
-        bool,
-        typer.Option("--plan", help="Of --scale converged: say what it takes and can show."),
+        bool, typer.Option("--plan", help="Of --scale converged: say what it takes and can show.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:

@@ -16,6 +16,8 @@ from submodel.config import Config, parse
 from submodel.engines import find_compiler
 from submodel.experiments import EXCLUSIVE, Course, FlatRule
 from submodel_lab.paper.experiments import (
+    CLIENTS,
+    LOCAL,
     PAPER_CAPACITIES,
     WAYS,
     Scale,
@@ -66,15 +68,6 @@ def _cifar(heterogeneity: str, *capacities: float) -> Sections:
     return merge_sections(sections, own_sections)
 
 
-_LOCAL = {
-    "batch_size": 10,
-    "momentum": 0.9,
-    "weight_decay": 1e-3,
-    "clip": 1.0,
-    "absent_labels": "zero",
-}
-
-
 def _fashion(examples: int, **clients: Any) -> Sections:
     return {
         "model": {"name": "cnn", "width": 16},
@@ -85,14 +78,8 @@ def _fashion(examples: int, **clients: Any) -> Sections:
             "partition": "labels",
             "labels_per_client": 5,
         },
-        "clients": {
-            "count": 100,
-            "per_round": 10,
-            "capacity_mode": "dynamic",
-            "capacities": list(PAPER_CAPACITIES),
-            **clients,
-        },
-        "local": _LOCAL,
+        "clients": {**CLIENTS, **clients},
+        "local": LOCAL,
         "train": {
             "evaluate_every": 20,
             "checkpoint_every": 100,
@@ -142,11 +129,7 @@ SETTINGS: dict[str, Setting] = {
         deviation=0.0241,
     ),
     "fashion": Setting(
-        "Fashion-MNIST, L = 5",
-        _fashion(10_000),
-        _FASHION_COURSE,
-        seeds=10,
-        seconds=FASHION_SECONDS,
+        "Fashion-MNIST, L = 5", _fashion(10_000), _FASHION_COURSE, seeds=10, seconds=FASHION_SECONDS
     ),
     "fashion-1-2": _smallest(1 / 2),
     "fashion-1-4": _smallest(1 / 4),

@@ -262,10 +262,7 @@ def seconds_left(contenders: Sequence[Contender], records: Path) -> float:
 
 
 def converge(
-    runner: Runner,
-    contenders: Sequence[Contender],
-    records: Path,
-    outlook: Outlook | None = None,
+    runner: Runner, contenders: Sequence[Contender], records: Path, outlook: Outlook | None = None
 ) -> dict[str, VariantRecord]:
     """Choose rates and run everything; what is recorded already is not run again.
 

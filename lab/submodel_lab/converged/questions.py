@@ -209,10 +209,7 @@ QUESTIONS: dict[str, OpenQuestion] = {
                 ),
                 *_contrasts(
                     ("factors",),
-                    [
-                        ("rolling-rate-0.1", "static-rate-0.1"),
-                        ("rolling", "dropout-independent"),
-                    ],
+                    [("rolling-rate-0.1", "static-rate-0.1"), ("rolling", "dropout-independent")],
                     ("accuracy",),
                 ),
             ],

@@ -44,28 +44,28 @@ DATASETS: dict[Scale, tuple[str, ...]] = {
 }
 
 
+CLIENTS: dict[str, Any] = {
+    "count": 100,
+    "per_round": 10,
+    "capacity_mode": "dynamic",
+    "capacities": list(PAPER_CAPACITIES),
+}
+LOCAL: dict[str, Any] = {
+    "batch_size": 10,
+    "momentum": 0.9,
+    "weight_decay": 1e-3,
+    "clip": 1.0,
+    "absent_labels": "zero",
+}
+
+
 def _base(scale: Scale) -> Sections:
     """The setting of section 5, which follows HeteroFL and FedRolex, at a scale."""
     common: Sections = {
         "model": {"name": "preresnet18", "scaler": True},
-        "clients": {
-            "count": 100,
-            "per_round": 10,
-            "capacity_mode": "dynamic",
-            "capacities": list(PAPER_CAPACITIES),
-        },
+        "clients": CLIENTS,
         "merge": {"rule": "selective"},
-        "local": {
-            "epochs": 1,
-            "batch_size": 10,
-            "lr": 0.05,
-            "momentum": 0.9,
-            "weight_decay": 1e-3,
-            "clip": 1.0,
-            "absent_labels": "zero",
-            "schedule": "step",
-            "decay": 0.1,
-        },
+        "local": {**LOCAL, "epochs": 1, "lr": 0.05, "schedule": "step", "decay": 0.1},
         "train": {"evaluate_train": True, "evaluate_capacities": False},
         "engine": {"name": "local"},
     }
@@ -263,10 +263,7 @@ class Experiment:
     datasets: Sequence[str] | None = None  # at the paper's scale, where not all
 
     def variants(
-        self,
-        scale: Scale,
-        datasets: Sequence[str] | None = None,
-        split: Split = Split.LABELS,
+        self, scale: Scale, datasets: Sequence[str] | None = None, split: Split = Split.LABELS
     ) -> list[Variant]:
         """What has to be run."""
         dataset_names = (
@@ -301,10 +298,7 @@ EXPERIMENTS = {
                 Claim("rolling beats dropout", "rolling", "dropout"),
                 Claim("rolling beats dropout (loss)", "rolling", "dropout", "loss"),
                 Claim(
-                    "higher heterogeneity hurts",
-                    "low:rolling",
-                    "high:rolling",
-                    settings=("low",),
+                    "higher heterogeneity hurts", "low:rolling", "high:rolling", settings=("low",)
                 ),
                 Claim(
                     "rolling beats dropout as published code draws it",

@@ -100,9 +100,7 @@ def slope(x: Sequence[float], y: Sequence[float]) -> float:
 
 
 def slope_measure(
-    x: Sequence[float],
-    values: Sequence[FloatArray],
-    exact: Sequence[float] | None = None,
+    x: Sequence[float], values: Sequence[FloatArray], exact: Sequence[float] | None = None
 ) -> Measure:
     """The slope of the means over trials and its 95 % interval, by bootstrap over trials.
 

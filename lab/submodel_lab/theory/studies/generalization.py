@@ -202,9 +202,7 @@ def _control_claims(
 
 
 def _panels(
-    name: str,
-    by_capacity: Mapping[float, GeneralizationPoint],
-    full: list[GeneralizationPoint],
+    name: str, by_capacity: Mapping[float, GeneralizationPoint], full: list[GeneralizationPoint]
 ) -> list[Panel]:
     x = sorted(by_capacity)
     names = ("train loss", "test loss", "loss gap", "total")

@@ -229,9 +229,6 @@ def quadrature(rounds: int) -> tuple[list[int], list[float]]:
     return places, weights
 
 
-NonconvexPoints = dict[NonconvexCase, NonconvexPoint]
-
-
 def nonconvex_sweeps(s: NonconvexSettings) -> list[Sweep[NonconvexCase]]:
     """Along R, K, N, p, zeta and noise, with random and with rolling masks."""
     sweeps: list[Sweep[NonconvexCase]] = []
