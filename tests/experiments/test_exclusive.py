@@ -17,7 +17,7 @@ from submodel.experiments.runner import Runner
 from submodel.experiments.ways import parse_ways
 from submodel.prepare.setup import prepare
 from submodel_lab.converged.converge import read_rates
-from submodel_lab.converged.to_the_end import (
+from submodel_lab.paper.scales import (
     contenders_of_plan,
     course_of,
     run_to_the_end,

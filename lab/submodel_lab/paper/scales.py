@@ -1,10 +1,109 @@
-"""The settings of `reproduce` in which `submodel compare --scale` compares ways."""
+"""The settings of `reproduce` in which `submodel compare --scale` compares ways.
+
+At the scale `converged` runs go to the end: rates by held-out data, rounds until each is flat, a
+final decay.
+"""
 
 from __future__ import annotations
 
-from submodel.experiments import Base, ComparisonScale, base_of
-from submodel_lab.converged.to_the_end import run_to_the_end
+import os
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from rich.console import Console
+
+from submodel.config import Config
+from submodel.errors import ConfigError
+from submodel.experiments import (
+    Base,
+    ComparisonPlan,
+    ComparisonScale,
+    Course,
+    Findings,
+    Runner,
+    Way,
+    WayRecord,
+    base_of,
+)
+from submodel_lab.converged.candidates import Contender
+from submodel_lab.converged.converge import converge
 from submodel_lab.paper.experiments import DATASETS, Scale, Variant
+
+_GRID = (0.4, 1.0, 2.0)  # times local.lr
+_TUNING_SHARE = 0.15  # of the rounds before anybody asks whether a run is flat
+
+
+def course_of(config: Config) -> Course:
+    """The course whose shortest run has the configured rounds, the last of them after the decay.
+
+    >>> from submodel.config import parse
+    >>> step = {"schedule": "step", "milestones": [1000]}
+    >>> course = course_of(parse({"local": step, "train": {"rounds": 1100}}))
+    >>> course.least, course.most, course.step, course.final
+    (1000, 1500, 250, 100)
+    """
+    milestones = getattr(config.local, "milestones", None) or []
+    if len(milestones) != 1 or not 0 < milestones[0] <= config.train.rounds:
+        raise ConfigError(
+            [
+                "local.milestones: --scale converged takes one, the round from which a run that is "
+                f"flat goes on at a smaller rate; {milestones} of {config.train.rounds} rounds"
+            ]
+        )
+    least = milestones[0]
+    return Course(
+        least,
+        least + least // 2,
+        step=max(1, least // 4),
+        final=config.train.rounds - least,
+        decay=config.local.decay,
+    )
+
+
+def describe_course(course: Course, every: int) -> str:
+    """How long runs go on, in words."""
+    return (
+        f"until flat: {course.rule.describe(every)}, on the held-out part; {course.least} to "
+        f"{course.most} rounds, then {course.final} at {course.decay:g} of the rate"
+    )
+
+
+def contenders_of_plan(plan: ComparisonPlan) -> list[Contender]:
+    """What has to be run; a way that sets ``local.lr`` keeps it, others choose from a grid."""
+    return [_contender(part, plan.configs[part.slug]) for runs in plan.runs for part in runs.parts]
+
+
+def _contender(part: Way, configs: Sequence[Config]) -> Contender:
+    config = configs[0]
+    course = course_of(config)
+    has_rate = any(key == "local.lr" for key, _ in part.settings)
+    return Contender(
+        part.slug,
+        partial(_with_seed, config),
+        course,
+        [c.seed for c in configs],
+        () if has_rate else [factor * config.local.lr for factor in _GRID],
+        max(1, round(_TUNING_SHARE * course.least)),
+    )
+
+
+def _with_seed(config: Config, seed: int) -> Config:
+    return config.model_copy(update={"seed": seed})
+
+
+def run_to_the_end(
+    plan: ComparisonPlan, out: Path, jobs: int | None, console: Console, command: str
+) -> Findings:
+    """Choose rates, run what is not finished yet, and keep the records."""
+    runner = Runner(out, jobs or os.cpu_count() or 1, console)
+    contenders = contenders_of_plan(plan)
+    records = converge(runner, contenders, out / "records")
+    every = next(iter(plan.configs.values()))[0].train.evaluate_every
+    ways = [WayRecord(r.way.text, r.way.title, r.record(records)) for r in plan.runs]
+    findings = Findings(ways, describe_course(contenders[0].course, every), command)
+    findings.write(out / "records")
+    return findings
 
 
 def scale_base(scale: Scale) -> Base:

@@ -65,6 +65,12 @@ class Problem(Protocol):
         ...
 
 
+def mean_losses(problem: Problem, points: FloatArray) -> FloatArray:
+    """F at each of the points (points x d)."""
+    many = np.broadcast_to(points, (problem.clients, *points.shape))
+    return np.asarray(problem.losses(many).mean(0))
+
+
 def largest_curvature(problem: Problem, radius: float, centre: FloatArray | None = None) -> float:
     """The largest curvature of any f_i at 64 points of a ball, by power iteration: no bound."""
     rng = generator(0, "curvature")

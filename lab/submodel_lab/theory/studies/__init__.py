@@ -30,10 +30,6 @@ class StudyOffer:
     def run(self, settings: Any, on_progress: OnProgress) -> Study:
         """Measure everything.
 
-        Args:
-            settings: What `default_settings` gave, with whatever was changed in it.
-            on_progress: Hears of every step.
-
         >>> from dataclasses import replace
         >>> from submodel_lab.theory.results import report_nothing
         >>> offer = STUDIES["residual"]

@@ -21,7 +21,7 @@ from submodel_lab.theory.measures import (
     judge_positive,
 )
 from submodel_lab.theory.objective import MaskedObjective
-from submodel_lab.theory.problems import FloatArray, Quadratic, TheoryError, quadratics
+from submodel_lab.theory.problems import FloatArray, Quadratic, TheoryError, mean_losses, quadratics
 from submodel_lab.theory.results import OnProgress, ResultRow, Study, report_nothing
 from submodel_lab.theory.studies.sweeps import mean_share
 from submodel_lab.theory.trials import TrialPlan, run_trials
@@ -100,8 +100,7 @@ class BeyondBench:
 
     def gaps(self, points: FloatArray) -> FloatArray:
         """F - F(w*) at the points."""
-        many = np.broadcast_to(points, (self.problem.clients, *points.shape))
-        return np.asarray(self.problem.losses(many).mean(0) - self.least)
+        return mean_losses(self.problem, points) - self.least
 
     def row(
         self, part: str, case: str, point: BeyondPoint | None, p: float, **facts: float

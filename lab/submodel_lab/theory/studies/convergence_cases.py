@@ -14,7 +14,7 @@ from submodel_lab.theory.exact import ExactTrajectory, exact_average_error, exac
 from submodel_lab.theory.masking import Masking
 from submodel_lab.theory.measures import Measure, interval
 from submodel_lab.theory.objective import MaskedObjective, largest_gradient, sphere_points
-from submodel_lab.theory.problems import FloatArray, Quadratic, TheoryError, quadratics
+from submodel_lab.theory.problems import FloatArray, Quadratic, TheoryError, mean_losses, quadratics
 from submodel_lab.theory.studies.sweeps import MaskedCase
 from submodel_lab.theory.theorems import (
     BoundFacts,
@@ -154,8 +154,7 @@ class ConvergenceCase(MaskedCase):
 
     def gaps(self, points: FloatArray) -> FloatArray:
         """F - F* at the points."""
-        many = np.broadcast_to(points, (self.clients, *points.shape))
-        return np.asarray(self.problem.losses(many).mean(0) - self.least)
+        return mean_losses(self.problem, points) - self.least
 
     @property
     def theorem_step(self) -> StepSize:

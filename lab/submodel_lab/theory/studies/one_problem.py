@@ -16,7 +16,7 @@ from submodel_lab.theory.masking import Masking
 from submodel_lab.theory.measures import Measure, Statement, Verdict, exact_measure, judge_at_most
 from submodel_lab.theory.objective import Constants, MaskedObjective, constants
 from submodel_lab.theory.own_problems import load_problem
-from submodel_lab.theory.problems import FloatArray, Quadratic, TheoryError
+from submodel_lab.theory.problems import FloatArray, Quadratic, TheoryError, mean_losses
 from submodel_lab.theory.results import OnProgress, ResultRow, Study, report_nothing
 from submodel_lab.theory.theorems import StepSize, theorem_1, theorem_2
 from submodel_lab.theory.trials import TrialPlan, run_trials
@@ -46,7 +46,6 @@ class OneCase:
     masking: Masking
     objective: MaskedObjective
     optimum: FloatArray  # w*(p)
-    least: float  # F(w*)
     distance: float  # ||w*(1) - w*(p)||
     share: float  # p of the theorems: the least chance of any coordinate, with factors
     constants: Constants
@@ -63,8 +62,9 @@ class ProblemBench:
         self.start = source.start
         if s.start:
             self.start = _read_numbers("start", s.start, self.problem.dimension)
-        self._original = MaskedObjective(self.problem)
-        self._best = self._original.optimum(math.inf, self.start)
+        original = MaskedObjective(self.problem)
+        self._best = original.optimum(math.inf, self.start)
+        self._least = original.value(self._best)
 
     @property
     def is_convex(self) -> bool:
@@ -92,8 +92,8 @@ class ProblemBench:
         numbers = constants(self.problem, masking, radius, self.start)
         self.notes.append(f"{label}: {_describe(numbers)}")
         share = float(np.einsum("idd->id", masking.moments(d)[1]).min())
-        return OneCase(label, masking, objective, optimum, self._original.value(self._best),
-                       float(np.linalg.norm(self._best - optimum)), share, numbers)  # fmt: skip
+        distance = float(np.linalg.norm(self._best - optimum))
+        return OneCase(label, masking, objective, optimum, distance, share, numbers)
 
     def measure(self, case: OneCase, rounds: int) -> ResultRow:
         """One run of all trials."""
@@ -104,8 +104,8 @@ class ProblemBench:
         runs = run_trials(problem, plan, [rounds])
         last, exact = runs.iterates[rounds], self._exact(plan)
         measures = {
-            "F(w_R)-F*": Measure.of(self._gaps(last, case), exact.get("gap")),
-            "F(w^)-F*": Measure.of(self._gaps(runs.output, case), exact.get("output")),
+            name: Measure.of(mean_losses(problem, w) - self._least, exact.get(key))
+            for name, w, key in (("F(w_R)-F*", last, "gap"), ("F(w^)-F*", runs.output, "output"))
         }
         if self.is_convex:
             away = np.square(last - case.optimum).sum(1)
@@ -129,10 +129,6 @@ class ProblemBench:
         if self.is_convex:
             return theorem_1(self.problem, case.share, self._s.steps, rounds)
         return theorem_2(self.problem, self._s.steps, rounds)
-
-    def _gaps(self, points: FloatArray, case: OneCase) -> FloatArray:
-        many = np.broadcast_to(points, (self.problem.clients, *points.shape))
-        return np.asarray(self.problem.losses(many).mean(0) - case.least)
 
     def _exact(self, plan: TrialPlan) -> dict[str, float]:
         if not isinstance(self.problem, Quadratic):

@@ -16,7 +16,7 @@ from submodel.randomness import generator
 from submodel_lab.theory.data import Directions
 from submodel_lab.theory.drawing import Panel, PlotLine, guide_through
 from submodel_lab.theory.measures import Measure, Statement, Verdict, judge_positive
-from submodel_lab.theory.problems import FloatArray, Logistic, TheoryError
+from submodel_lab.theory.problems import FloatArray, Logistic, TheoryError, mean_losses
 from submodel_lab.theory.results import OnProgress, ResultRow, Study, report_nothing
 from submodel_lab.theory.studies.sweeps import MaskedCase, Sweep, run_cases
 from submodel_lab.theory.theorems import (
@@ -173,12 +173,12 @@ def measure_stability(case: StabilityCase) -> StabilityPoint:
     noise2, power = _gradient_powers(case, problem, w)
     facts = StabilityFacts(case.clients, case.n, case.share * smoothness, noise2, GRADIENT,
                            case.data.distance, power)  # fmt: skip
-    losses = _training_losses(problem, output)
+    losses = mean_losses(problem, output)
     return StabilityPoint(
         case, step,
         Measure.of(np.linalg.norm(output - output_other, axis=1)),
         Measure.of(np.linalg.norm(w - w_other, axis=1)),
-        Measure.of(losses), Measure.of(_training_losses(problem, w)),
+        Measure.of(losses), Measure.of(mean_losses(problem, w)),
         Measure.of(_risk(case, output) - losses),
         theorem_6_bound(facts) if case.rolls else theorem_5_bound(facts),
         float(np.sqrt(noise2)),
@@ -189,13 +189,8 @@ def train_once(case: StabilityCase) -> tuple[float, float]:
     """The mean training loss of w_R and of w^, on the first dataset alone."""
     first, _ = neighbours(case.data, case.s.trials, case.n)
     problem, points = case.run(first, first.smoothness, case.step(first).eta)
-    iterate, output = (float(_training_losses(problem, w).mean()) for w in points)
+    iterate, output = (float(mean_losses(problem, w).mean()) for w in points)
     return iterate, output
-
-
-def _training_losses(problem: Logistic, w: FloatArray) -> FloatArray:
-    many = np.broadcast_to(w, (problem.clients, *w.shape))
-    return np.asarray(problem.losses(many).mean(0))
 
 
 def _risk(case: StabilityCase, w: FloatArray) -> FloatArray:
