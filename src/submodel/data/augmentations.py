@@ -24,7 +24,6 @@ class Augmentation(Protocol):
 
     def __call__(self, examples: Tensor, generator: np.random.Generator) -> Tensor:
         """Examples of the same shape; what is given is not changed."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -30,11 +30,9 @@ class Partition(Protocol):
 
     def size(self, client: int) -> int:
         """How many examples the client has; often cheaper than listing them."""
-        ...
 
     def indices(self, client: int) -> Positions:
         """The positions of the client's examples in the training set, ascending."""
-        ...
 
 
 @dataclass(frozen=True)

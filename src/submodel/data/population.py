@@ -63,8 +63,11 @@ class Population:
         """Those of a stretch who can hold enough, in a random order that needs no table."""
         for index in range(len(places)):
             place = places[permute_index(index, len(places), self.seed, "able", round_)]
-            if self.capacity(client := self._at(place), round_) >= self.least:
+            if self._is_able(client := self._at(place), round_):
                 yield client
+
+    def _is_able(self, client: int, round_: int) -> bool:
+        return self.capacity(client, round_) >= self.least
 
     def everyone(self) -> Sequence[int]:
         """Those who take part in the output step."""
@@ -139,21 +142,16 @@ class AblePopulation(Population):
 
     def sample(self, round_: int, present: Collection[int] | None = None) -> list[int]:
         """The clients of a round, ascending: able ones of its group, or of all if it has none."""
-        able = list(islice(self._able(self._places(self.group(round_)), round_), self.per_round))
+        places = self._places(self.group(round_))
+        able = list(islice(self._able_clients(round_, places), self.per_round))
         if not able and self.groups > 1:
-            able = list(islice(self._able(range(self.count), round_), self.per_round))
+            able = list(islice(self._able_clients(round_, range(self.count)), self.per_round))
         return sorted(client for client in able if present is None or client in present)
 
-    def _able(self, places: range, round_: int) -> Iterator[int]:
-        """Those of a stretch who train, in a random order that needs no table."""
-        enough = max(*self.capacities, self.whole.least)
-        for index in range(len(places)):
-            place = permute_index(index, len(places), self.seed, "able", round_)
-            client = self._at(places[place])
-            if client in self._validators:
-                continue
-            if self.whole.capacity(client, round_) >= enough:
-                yield client
+    def _is_able(self, client: int, round_: int) -> bool:
+        if client in self._validators:
+            return False
+        return self.whole.capacity(client, round_) >= max(*self.capacities, self.whole.least)
 
     @cached_property
     def _validators(self) -> frozenset[int]:

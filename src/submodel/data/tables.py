@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import importlib
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -154,7 +153,7 @@ def _column(texts: NDArray[np.str_], words: bool) -> Column:
 
 def _read_parquet(path: Path, words: Collection[str]) -> dict[str, Column]:
     with needs_extra("hub", "a Parquet file"):
-        parquet: Any = importlib.import_module("pyarrow.parquet")
+        from pyarrow import parquet
     try:
         table = parquet.read_table(path, memory_map=True)
     except Exception as error:  # Arrow raises a dozen kinds for a damaged file

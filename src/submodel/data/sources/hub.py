@@ -140,13 +140,12 @@ def _columns(part: Any, names: list[str], where: str, client: str | None) -> dic
 def _column(values: list[Any], feature: Any, where: str) -> Column:
     """Numbers, or words; a missing one is not a number, or empty."""
     if hasattr(feature, "int2str"):  # class labels, which have names
-        words = [feature.int2str(v) if v is not None and v >= 0 else "" for v in values]
-        return Column(np.array(words, dtype=str), words=True)
+        return word_column([feature.int2str(v) if v is not None and v >= 0 else "" for v in values])
     if all(value is None or isinstance(value, int | float) for value in values):
         numbers = [np.nan if value is None else float(value) for value in values]
         return Column(np.array(numbers), words=False)
     if all(value is None or isinstance(value, str) for value in values):
-        return Column(np.array([value or "" for value in values], dtype=str), words=True)
+        return word_column(values)
     raise DataError(f"{where} holds neither numbers nor words; leave it out of data.columns")
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from submodel.data.files import read_decoded
 from submodel.data.tables import Rows, list_names, read_rows
+from submodel.data.text.tokens import HALVES
 from submodel.errors import ConfigError, DataError, plain
 
 PIECE = 1 << 16
@@ -159,7 +160,7 @@ def _read_row(
         raise DataError(
             f"{where}: row {number:,}: {column} is {plain(repr(text), 60)}, which is no text"
         )
-    if any("\ud800" <= character <= "\udfff" for character in text if character > "\ud7ff"):
+    if HALVES.search(text):
         raise DataError(f"{where}: row {number:,}: {column} holds half a character (a surrogate)")
     if client is None:
         return "", f"{text}\n"

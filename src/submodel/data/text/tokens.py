@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ from submodel.options import Section
 
 TokenArray = NDArray[np.int32]
 ByteLengths = NDArray[np.int64]
+HALVES = re.compile("[\ud800-\udfff]")
+"""Half characters (surrogates), which no text in a file has."""
 
 
 class NoTokenError(DataError):
@@ -39,24 +42,19 @@ class Tokeniser(Protocol):
     @property
     def vocabulary(self) -> int:
         """How many different tokens there are."""
-        ...
 
     @property
     def byte_lengths(self) -> ByteLengths:
         """How many bytes of text (as UTF-8) each token stands for."""
-        ...
 
     def encode(self, text: str) -> TokenArray:
         """The tokens of a text; raises `NoTokenError` where there is none."""
-        ...
 
     def decode(self, numbers: Sequence[int] | TokenArray) -> str:
         """The text of tokens."""
-        ...
 
     def to_json(self) -> str:
         """The whole tokeniser."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -217,7 +215,7 @@ class CharacterTokens:
         """What `to_json` wrote."""
         content = parse_typed(_ALPHABET, text)
         points = sorted(set(content.alphabet))
-        if not points or "".join(points) != content.alphabet or _has_surrogate(content.alphabet):
+        if not points or "".join(points) != content.alphabet or HALVES.search(content.alphabet):
             raise DataError("alphabet: want different characters, ascending")
         return cls(content.alphabet, content.unknown)
 
@@ -234,10 +232,6 @@ _ALPHABET = TypeAdapter(_SavedAlphabet)
 
 def _code_points(text: str) -> NDArray[np.uint32]:
     return np.frombuffer(text.encode("utf-32-le"), dtype="<u4").astype(np.uint32, copy=False)
-
-
-def _has_surrogate(text: str) -> bool:
-    return any("\ud800" <= character <= "\udfff" for character in text)
 
 
 if TYPE_CHECKING:
@@ -308,16 +302,11 @@ class LibraryTokens:
         model = description["model"]
         prefix = model.get("continuing_subword_prefix") or ""
         suffix = model.get("end_of_word_suffix") or ""
-        added_numbers = {entry["id"] for entry in description.get("added_tokens", [])}
-        special_numbers = {
-            entry["id"] for entry in description.get("added_tokens", []) if entry["special"]
-        }
+        added = {entry["id"]: entry for entry in description.get("added_tokens", [])}
         lengths = np.zeros(self.vocabulary, dtype=np.int64)
         for number, token in self._by_number.items():
-            if number in special_numbers:
-                continue
-            if number in added_numbers:
-                lengths[number] = len(token.encode("utf-8"))
+            if number in added:
+                lengths[number] = 0 if added[number]["special"] else len(token.encode("utf-8"))
             elif kinds & _BYTE_LEVEL:
                 lengths[number] = len(token)  # a character for every byte
             elif "ByteFallback" in kinds and len(token) == 6 and token.startswith("<0x"):
