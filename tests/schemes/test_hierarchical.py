@@ -282,9 +282,8 @@ def test_one_cell_is_plain_training(granularity: str) -> None:
     assert all(torch.equal(alone.tensors[n], t) for n, t in full.tensors.items())
 
 
-@pytest.mark.parametrize("granularity", ["unit", "coordinate"])
-def test_stacks_compute_what_single_clients_do(granularity: str) -> None:
-    scheme = {"name": "hierarchical", "cells": 3, "every": 2, "granularity": granularity}
+def test_stacks_of_single_weights_compute_what_single_clients_do() -> None:
+    scheme = {"name": "hierarchical", "cells": 3, "every": 2, "granularity": "coordinate"}
     setup = tiny_setup("cnn", clients={"count": 7, "per_round": 5, "capacities": [0.5]},
                        scheme=scheme)  # fmt: skip
     serial = run(setup, 4)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +21,6 @@ from submodel.algorithm.rounds import initial_state, plan, step
 from submodel.algorithm.types import Assignment, PartitionedClients, Setup, State, Task, Update
 from submodel.config import parse
 from submodel.data import dataset
-from submodel.engines.batched.engine import BatchedEngine
 from submodel.engines.serial import SerialEngine
 from submodel.errors import ConfigError
 from submodel.local.training import batches
@@ -34,7 +32,6 @@ from submodel.runs.training import Training
 from submodel.schemes import Draw, Importance, SchemeMemory, units_held
 from submodel.schemes.importance import Scope
 from tests.support.common import tiny_images, tiny_setup
-from tests.support.rounds import one_round
 
 SCOPES: list[Scope] = ["axis", "global"]
 
@@ -223,19 +220,6 @@ def test_cuts_of_a_real_net_are_those_of_sorting(scope: Scope) -> None:
         assert set(mask.nonzero()[:, 0].tolist()) == set(top[:count].tolist())
 
 
-@pytest.mark.parametrize(("model", "rule"), [("cnn", "fill_in"), ("preresnet18", "selective")])
-def test_at_capacity_one_it_is_fedavg_bit_for_bit(model: str, rule: str) -> None:
-    everyone: dict[str, Any] = {
-        "clients": {"capacities": [1]},
-        "merge": {"rule": rule},
-        "local": {"steps": 2},
-    }
-    expected = one_round(tiny_setup(model, scheme={"name": "full"}, **everyone))
-    for granularity, scope in (("unit", "axis"), ("coordinate", "axis"), ("coordinate", "global")):
-        choice = {"name": "importance", "granularity": granularity, "scope": scope}
-        assert one_round(tiny_setup(model, scheme=choice, **everyone)) == expected
-
-
 class Watched(SerialEngine):
     """Keeps what went out and what came back."""
 
@@ -356,17 +340,7 @@ def test_a_held_weight_that_did_not_change_counts_in_the_denominator(granularity
     assert torch.equal(new.tensors["0.weight"][:, 0][~column], before[~column])
 
 
-def test_the_engines_agree_and_sub_models_are_evaluated() -> None:
-    setup = tiny_setup("cnn", scheme={"name": "importance", "scope": "global"})
-    costs = CostModel(setup.module, setup.clients.dataset.example)
-    ends = []
-    for engine in (SerialEngine(setup), BatchedEngine(setup, always=True)):
-        state = initial_state(setup)
-        for _ in range(2):
-            state, _ = step(setup, state, engine, costs)
-        ends.append(state.tensors)
-    for name, tensor in ends[0].items():
-        torch.testing.assert_close(tensor, ends[1][name], rtol=1e-4, atol=1e-5)
+def test_sub_models_are_evaluated() -> None:
     net = nn.Sequential(nn.Flatten(), nn.Linear(64, 12), nn.ReLU(), nn.Linear(12, 10))
     settings = {
         "scheme": {"name": "importance"},

@@ -20,7 +20,6 @@ from submodel.errors import ConfigError
 from submodel.model.cost import CostModel
 from submodel.schemes import Draw, PartitionScheme, RunFacts, units_held
 from tests.support.common import tiny_images, tiny_setup
-from tests.support.rounds import one_round
 from tests.support.runs import whole_and_resumed
 
 
@@ -96,19 +95,6 @@ def test_units_are_dealt_anew_every_so_many_rounds(every: int) -> None:
     setup = divided("mlp", every=every)
     masks = [setup.scheme.select("x", 64, 0.25, Draw(0, r, 0)).tobytes() for r in range(9)]
     assert [masks[r] == masks[r - 1] for r in range(1, 9)] == [r % every != 0 for r in range(1, 9)]
-
-
-@pytest.mark.parametrize(("model", "rule"), [("cnn", "fill_in"), ("preresnet18", "selective")])
-def test_one_client_with_everything_is_fedavg_bit_for_bit(model: str, rule: str) -> None:
-    alone: dict[str, Any] = {
-        "clients": {"per_round": 1, "capacities": [1]},
-        "merge": {"rule": rule},
-        "local": {"steps": 2},
-    }
-    expected = one_round(tiny_setup(model, scheme={"name": "full"}, **alone), 2)
-    for granularity in ("unit", "coordinate"):
-        choice = {"name": "partition", "granularity": granularity}
-        assert one_round(tiny_setup(model, scheme=choice, **alone), 2) == expected
 
 
 REFUSED: dict[str, dict[str, Any]] = {

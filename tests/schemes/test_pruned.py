@@ -387,18 +387,6 @@ def test_the_pruned_model_scores_the_same_at_its_capacity() -> None:
     assert evaluate_capacities(setup, state, whole) == {0.2: whole}
 
 
-def test_stacks_compute_what_single_clients_do() -> None:
-    """In float64: where two ratios are equal up to rounding, masks could differ."""
-    images = tiny_images(50)
-    data = dataset(*((p.x.double(), p.y) for p in (images.train, images.test)))
-    setup = pruned_setup(data=data, local={"absent_labels": "leave_out"})
-    serial, _ = run(setup, 4)[-1]
-    stacked, _ = run(setup, 4, BatchedEngine(setup, always=True))[-1]
-    assert torch.equal(serial.memory["scheme/mask"], stacked.memory["scheme/mask"])
-    for name, tensor in serial.tensors.items():
-        torch.testing.assert_close(stacked.tensors[name], tensor, rtol=1e-10, atol=1e-10)
-
-
 def test_a_stopped_run_goes_on_with_its_mask(tmp_path: Path) -> None:
     config = parse(
         {

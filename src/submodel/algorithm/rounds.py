@@ -19,7 +19,6 @@ from submodel.algorithm.adaptation import adapt_state, observe
 from submodel.algorithm.dispatch import ClientSlots, Dispatcher
 from submodel.algorithm.execution import ALONE, Engine, Group, Workers
 from submodel.algorithm.merge import FILL_IN, Accumulator, average, coverage, unsound
-from submodel.algorithm.server import MayForget
 from submodel.algorithm.tally import RoundReport, Tally, open_book
 from submodel.algorithm.types import Assignment, Present, Setup, State, Task, Update
 from submodel.data import Population
@@ -288,8 +287,7 @@ def can_overwrite(setup: Setup, state: State, cells: Cells) -> bool:
 
     A server step may look back, and what the state remembers may lie in the memory of the model.
     """
-    server = setup.server
-    if not (isinstance(server, MayForget) and server.forgets_old and cells.can_overwrite):
+    if not (getattr(setup.server, "forgets_old", False) and cells.can_overwrite):
         return False
     addresses = {t.untyped_storage().data_ptr() for t in state.tensors.values()}
     others = [*state.memory.values(), *state.client_slots.values()]

@@ -184,15 +184,6 @@ def load_cut(
     return small
 
 
-def share_cut(
-    module: nn.Module, tensors: Mapping[str, Tensor], cut: Cut, device: torch.device | str
-) -> nn.Module:
-    """As `load_cut`, but the whole model computes with the tensors: nobody may change them."""
-    if cut is WHOLE:
-        return sharing(module, tensors).to(device)
-    return load_cut(module, tensors, cut, device)
-
-
 @contextmanager
 def lent_module(
     module: nn.Module, tensors: Mapping[str, Tensor], cut: Cut, device: torch.device | str
@@ -213,7 +204,11 @@ def lent_module(
     key = (cut.shape_key, str(device))
     small = shelf.pop(key, None)  # nobody else is lent it meanwhile
     if small is None:
-        small = share_cut(module, tensors, cut, device).eval()
+        if cut is WHOLE:
+            small = sharing(module, tensors).to(device)  # it computes with the tensors themselves
+        else:
+            small = load_cut(module, tensors, cut, device)
+        small.eval()
         lay_out_images(small, layout_of(small))
         quicken_pools(small)
     else:

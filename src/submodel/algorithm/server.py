@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import torch
 from pydantic import Field
@@ -39,6 +39,8 @@ class ServerStep(Protocol):
     """A rule that makes of the merged change the next global model; it may remember.
 
     It sees parameters only: buffers are no place for a gradient step and take their merged values.
+    With ``forgets_old`` = True it looks at nothing but ``target``, so that the model before a round
+    need not stay where models are large.
     """
 
     def begin(self, parameters: Tensors) -> dict[str, Tensor]:
@@ -50,16 +52,6 @@ class ServerStep(Protocol):
 
         What nobody held (``coverage`` false) stays.
         """
-        ...
-
-
-@runtime_checkable
-class MayForget(Protocol):
-    """A step that may do without the model before the round, so that a large one is there once."""
-
-    @property
-    def forgets_old(self) -> bool:
-        """Whether ``step`` looks at nothing but ``target``."""
         ...
 
 
