@@ -22,11 +22,10 @@ from submodel.algorithm.merge import (
     waiting,
 )
 from submodel.algorithm.merge.rules import average
-from submodel.algorithm.rounds import OneModel, initial_state, step
+from submodel.algorithm.rounds import OneModel, initial_state
 from submodel.config import parse
 from submodel.engines.serial import SerialEngine
 from submodel.model.axes.layout import Indices
-from submodel.model.cost import CostModel
 from submodel.model.cut import WHOLE, CoordinateCut, Cut, PlannedCut, flat, gather
 from submodel.runs import loop, scoring
 from submodel.runs.callbacks import Callback, CallbackGuard, Tell, standard
@@ -34,6 +33,7 @@ from submodel.runs.folder import RunFolder
 from tests.algorithm.test_merge import Update, random_updates
 from tests.support.common import RULES, tiny_setup
 from tests.support.exchange import merge_all_updates, merge_in_threads
+from tests.support.rounds import step_of
 from tests.support.runs import SMALL, run
 
 SHAPES = {"w": (40, 30, 3), "b": (40,), "one": (), "plain": (7, 5)}
@@ -286,12 +286,11 @@ def test_merged_in_place_it_has_the_same_bytes(
 )
 def test_only_where_nothing_looks_back(sections: dict[str, Any], overwrites: bool) -> None:
     setup = tiny_setup("mlp", **sections)
-    costs = CostModel(setup.module, setup.clients.dataset.example)
     engine = SerialEngine(setup)
     first, second = initial_state(setup), initial_state(setup)
-    expected, _ = step(setup, first, engine, costs)
+    expected, _ = step_of(setup, first, engine)
     one_model = OneModel()
-    state, _ = step(setup, second, engine, costs, one_model=one_model)
+    state, _ = step_of(setup, second, engine, one_model=one_model)
     assert one_model.is_torn == overwrites
     assert all(torch.equal(expected.tensors[n], t) for n, t in state.tensors.items())
     assert all(torch.equal(expected.memory[n], t) for n, t in state.memory.items())

@@ -14,13 +14,14 @@ from torch import Tensor
 
 from submodel.algorithm.dispatch import cut_of
 from submodel.algorithm.packing import PackedTensors, mask_bytes, pack_cut, unpack_cut
-from submodel.algorithm.rounds import initial_state, step
+from submodel.algorithm.rounds import initial_state
 from submodel.algorithm.tally import Tally
 from submodel.algorithm.types import Assignment
 from submodel.engines.serial import SerialEngine
 from submodel.model.cost import CostModel
 from submodel.model.cut import WHOLE, CoordinateCut, Cut, gather
 from tests.support.common import SCHEMES, tiny_setup
+from tests.support.rounds import step_of
 
 
 def same_bits(a: Tensor, b: Tensor) -> bool:
@@ -91,8 +92,7 @@ def test_a_trained_update_comes_back_bit_for_bit() -> None:
                 seen.append(all(same_bits(found[n], t) for n, t in update.tensors.items()))
                 yield update
 
-    costs = CostModel(setup.module, setup.clients.dataset.example)
-    step(setup, initial_state(setup), Watching(), costs)
+    step_of(setup, engine=Watching())
     assert seen == [True] * 4
 
 

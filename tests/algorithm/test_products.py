@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from submodel.algorithm.merge import SELECTIVE, Accumulator
 from submodel.algorithm.merge.products import Products, factorise
-from submodel.algorithm.rounds import initial_state, step
+from submodel.algorithm.rounds import initial_state
 from submodel.algorithm.tally import RoundReport
 from submodel.algorithm.types import Setup, State
 from submodel.config import parse
@@ -20,12 +20,12 @@ from submodel.engines.batched.engine import BatchedEngine
 from submodel.engines.serial import SerialEngine
 from submodel.errors import ConfigError
 from submodel.model.axes import declare
-from submodel.model.cost import CostModel
 from submodel.model.cut import WHOLE, UnitCut
 from submodel.model.zoo.low_rank import FactorPair
 from submodel.prepare.setup import prepare
 from tests.support.common import tiny_images
 from tests.support.exchange import merge_in_threads
+from tests.support.rounds import step_of
 
 OUTPUTS, INPUTS, RANK = 7, 9, 3
 PAIR = FactorPair("up", "down")
@@ -169,10 +169,9 @@ def setup_of(**sections: Any) -> Setup:
 
 def rounds(setup: Setup, batched: bool = False, count: int = 2) -> tuple[State, RoundReport]:
     engine = BatchedEngine(setup, always=True) if batched else SerialEngine(setup)
-    costs = CostModel(setup.module, setup.clients.dataset.example)
     state = initial_state(setup)
     for _ in range(count):
-        state, report = step(setup, state, engine, costs)
+        state, report = step_of(setup, state, engine)
     return state, report
 
 

@@ -38,6 +38,7 @@ from submodel.prepare.setup import prepare
 from submodel.randomness import generator
 from submodel.schemes import Draw, Mask, Static
 from tests.support.common import tiny_setup
+from tests.support.rounds import step_of
 
 
 class Watching(SerialEngine):
@@ -103,8 +104,7 @@ def test_seconds_are_told_by_phase(case: str) -> None:
     scheme, phases = PHASES[case]
     alone = {"count": 1, "per_round": 1, "capacities": [0.5]}
     setup = tiny_setup("mlp", scheme=scheme, clients=alone, local={"steps": 1})
-    costs = CostModel(setup.module, setup.clients.dataset.example)
-    _, report = step(setup, initial_state(setup), SerialEngine(setup), costs)
+    _, report = step_of(setup)
     assert report.seconds.keys() == phases
     assert all(seconds >= 0 for seconds in report.seconds.values())
 

@@ -14,18 +14,17 @@ from torch import Tensor, nn
 
 from submodel.algorithm.dispatch import cut_of
 from submodel.algorithm.merge import Accumulator
-from submodel.algorithm.rounds import initial_state, plan, step
+from submodel.algorithm.rounds import initial_state, plan
 from submodel.algorithm.server import Adam, Momentum, Plain, ServerStep, Yogi
 from submodel.algorithm.types import Setup, State
 from submodel.config import parse, read, to_toml
-from submodel.engines.serial import SerialEngine
 from submodel.errors import ConfigError, DivergedError
-from submodel.model.cost import CostModel
 from submodel.model.cut import gather
 from submodel.prepare.setup import prepare
 from submodel.runs import checkpoint
 from tests.pins import errors
 from tests.support.common import RULES, tiny_images, tiny_setup
+from tests.support.rounds import step_of
 from tests.support.runs import whole_and_resumed
 
 STEPS: dict[str, dict[str, Any]] = {
@@ -143,10 +142,9 @@ def small(**sections: Any) -> Setup:
 
 def rounds(setup: Setup, count: int) -> list[State]:
     """The states after 0, 1, ... rounds."""
-    costs = CostModel(setup.module, setup.clients.dataset.example)
     states = [initial_state(setup)]
     for _ in range(count):
-        states.append(step(setup, states[-1], SerialEngine(setup), costs)[0])
+        states.append(step_of(setup, states[-1])[0])
     return states
 
 
@@ -271,8 +269,7 @@ def test_a_checkpoint_holds_all_that_the_next_round_needs(name: str, tmp_path: P
     _, _, before, expected = rounds(setup, 3)
     checkpoint.save(tmp_path, before, config)
     restored, _ = checkpoint.latest(tmp_path, config, initial_state(setup))
-    costs = CostModel(setup.module, setup.clients.dataset.example)
-    after, _ = step(setup, restored, SerialEngine(setup), costs)
+    after, _ = step_of(setup, restored)
     assert bits(dict(after.tensors)) == bits(dict(expected.tensors))
     assert after.memory.keys() == expected.memory.keys()
     assert bits(dict(after.memory)) == bits(dict(expected.memory))

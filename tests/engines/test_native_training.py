@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from submodel.algorithm.evaluation import evaluate_capacities, evaluate_model, evaluation_module
-from submodel.algorithm.rounds import initial_state, step
+from submodel.algorithm.rounds import initial_state
 from submodel.algorithm.types import Setup, State, plain_scorer
 from submodel.config import parse
 from submodel.engines.native import library
@@ -20,13 +20,13 @@ from submodel.engines.native import scoring as native_scoring
 from submodel.engines.native.library import built_library, find_compiler
 from submodel.engines.native.scoring import KernelScorer
 from submodel.engines.native.training import WholeTraining
-from submodel.model.cost import CostModel
 from submodel.model.cut import WHOLE
 from submodel.model.norm import Statistics
 from submodel.prepare.setup import prepare
 from submodel.runs.training import Training
 from tests.support.common import tiny_images
 from tests.support.engines import native_engine, setup_of, updates
+from tests.support.rounds import step_of
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="there is no C compiler")
 TOLERANCE = 1e-5
@@ -92,9 +92,8 @@ def test_updates_are_those_of_single_steps(
 
 def last_state(setup: Setup) -> State:
     engine, state = native_engine(setup), initial_state(setup)
-    costs = CostModel(setup.module, setup.clients.dataset.example)
     for _ in range(3):
-        state, _ = step(setup, state, engine, costs)
+        state, _ = step_of(setup, state, engine)
     return state
 
 

@@ -38,6 +38,7 @@ from submodel.model.cut import WHOLE
 from submodel.prepare.setup import prepare
 from submodel.runs.training import Training
 from tests.support.devices import Neighbours
+from tests.support.rounds import step_of
 
 INPUTS, CLASSES = 6, 3
 
@@ -207,8 +208,7 @@ def test_only_a_norm_that_really_fails_is_told(side: int) -> None:
 
 
 def run_round(setup: Setup, engine: Engine) -> Any:
-    costs = CostModel(setup.module, setup.clients.dataset.example)
-    return step(setup, initial_state(setup), engine, costs)[1]
+    return step_of(setup, engine=engine)[1]
 
 
 def test_only_clients_whose_sub_model_fails_are_named() -> None:
@@ -351,8 +351,7 @@ def test_a_device_with_a_batch_of_one_takes_no_part_and_is_told_why(
         training = over_devices(Training(config, prepare(config)), Neighbours(means))
         setup, engine = training.setup, training.engine
         assert engine is not None
-        costs = CostModel(setup.module, setup.clients.dataset.example)
-        state, report = step(setup, initial_state(setup), engine, costs)
+        state, report = step_of(setup, engine=engine)
         assert report.clients == clients
         assert not report.missing
         assert all(bool(torch.isfinite(t).all()) for t in state.tensors.values())

@@ -45,6 +45,7 @@ from submodel.runs.loop import Interruption, RunFolder, run_rounds
 from submodel.runs.training import Training
 from submodel.schemes.base import output_passes
 from tests.support.devices import Neighbours, alone
+from tests.support.rounds import step_of
 
 
 def silence(*_: object) -> None:
@@ -97,20 +98,18 @@ def chosen(setup: Setup, round_: int = 0) -> list[int]:
 
 def rounds_over(config: Config, post: Neighbours, rounds: int = 2) -> tuple[State, list[Any]]:
     setup, engine = over(config, post)
-    costs = CostModel(setup.module, setup.clients.dataset.example)
     state, reports = initial_state(setup), []
     for _ in range(rounds):
-        state, report = step(setup, state, engine, costs)
+        state, report = step_of(setup, state, engine)
         reports.append(report)
     return state, reports
 
 
 def rounds_here(config: Config, rounds: int = 2) -> tuple[State, list[Any]]:
     setup = prepare(config)
-    costs = CostModel(setup.module, setup.clients.dataset.example)
     state, reports = initial_state(setup), []
     for _ in range(rounds):
-        state, report = step(setup, state, SerialEngine(setup), costs)
+        state, report = step_of(setup, state)
         reports.append(report)
     return state, reports
 
@@ -215,9 +214,8 @@ def test_a_device_gets_the_bytes_of_its_cut_and_little_else() -> None:
     config = config_of(model={"width": 32}, local={"absent_labels": "keep"})
     post = Neighbours(parts())
     setup, engine = over(config, post)
-    costs = CostModel(setup.module, setup.clients.dataset.example)
     state = initial_state(setup)
-    _, report = step(setup, state, engine, costs)
+    _, report = step_of(setup, state, engine)
     promised = {row["capacity"]: row["bytes"] / 2 for row in cost_rows(setup)}  # submodel cost
     total = 0
     for _, kind, payload in post.sent:
@@ -236,8 +234,7 @@ def test_who_is_silent_is_named_and_gets_no_work_until_it_answers() -> None:
     asleep = 2**63 + 17
     post.spoil[asleep] = silence
     setup, engine = over(config, post)
-    costs = CostModel(setup.module, setup.clients.dataset.example)
-    state, report = step(setup, initial_state(setup), engine, costs)
+    state, report = step_of(setup, engine=engine)
     assert report.clients == 3
     assert list(report.missing) == ["1"]
     assert report.missing["1"].startswith("no answer in")
@@ -245,13 +242,13 @@ def test_who_is_silent_is_named_and_gets_no_work_until_it_answers() -> None:
     # its answer to the old task never came, so it is not asked to train again: a hanging device
     # answers nothing at all, not even who it is
     silent = post.means.pop(asleep)
-    _, report = step(setup, state, engine, costs)
+    _, report = step_of(setup, state, engine)
     assert report.clients == 3
     assert not report.missing
     assert [n for n, kind, _ in post.sent if kind == "train"][len(trained) :].count(asleep) == 0
     post.means[asleep] = silent
     del post.spoil[asleep]
-    state, report = step(setup, state, engine, costs)
+    state, report = step_of(setup, state, engine)
     assert report.clients == 4
     without, _ = rounds_here(config, 1)
     assert not torch.equal(without.tensors["0.weight"], state.tensors["0.weight"])
@@ -465,8 +462,7 @@ def test_who_was_passed_over_is_known_to_a_resumed_run(tmp_path: Path) -> None:
     for _ in range(3):
         post = Slow(parts(3), max(parts(3)), looks=3)
         setup, engine = over(config, post, file)
-        costs = CostModel(setup.module, setup.clients.dataset.example)
-        missing.append(list(step(setup, initial_state(setup), engine, costs)[1].missing))
+        missing.append(list(step_of(setup, engine=engine)[1].missing))
     assert missing == [["2"], ["2"], []]
 
 
@@ -486,8 +482,7 @@ def test_answers_that_are_there_at_the_deadline_count_however_long_another_took(
 
     post = Held(parts(2))
     setup, engine = over(config, post, clock=clock)
-    costs = CostModel(setup.module, setup.clients.dataset.example)
-    _, report = step(setup, initial_state(setup), engine, costs)
+    _, report = step_of(setup, engine=engine)
     assert (report.clients, report.missing) == (1, {"0": "its answer was lost"})
     assert [node for node, kind, _ in post.sent if kind == "train"].count(honest) == 1
 
@@ -807,12 +802,11 @@ def test_late_devices_join_and_those_who_leave_are_not_asked() -> None:
     config = config_of(clients={"per_round": 4}, devices={"least": 2})
     post = Neighbours({node: m for node, m in parts().items() if m.data.part in (0, 2)})
     setup, engine = over(config, post)
-    costs = CostModel(setup.module, setup.clients.dataset.example)
-    state, first = step(setup, initial_state(setup), engine, costs)
+    state, first = step_of(setup, engine=engine)
     post.means = parts()
-    state, second = step(setup, state, engine, costs)
+    state, second = step_of(setup, state, engine)
     del post.means[2**63]
-    _, third = step(setup, state, engine, costs)
+    _, third = step_of(setup, state, engine)
     assert [first.clients, second.clients, third.clients] == [2, 4, 3]
 
 

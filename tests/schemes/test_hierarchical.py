@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from submodel.algorithm.dispatch import cut_of
-from submodel.algorithm.rounds import Cells, begin_cells, initial_state, step
+from submodel.algorithm.rounds import Cells, begin_cells, initial_state
 from submodel.algorithm.server import Plain
 from submodel.algorithm.types import Assignment, Setup, State
 from submodel.config import parse
@@ -25,12 +25,12 @@ from submodel.engines.batched.engine import BatchedEngine
 from submodel.engines.serial import SerialEngine
 from submodel.errors import ConfigError
 from submodel.model.axes import CLASSES
-from submodel.model.cost import CostModel
 from submodel.model.cut import UnitCut, gather
 from submodel.prepare.setup import prepare
 from submodel.runs import checkpoint
 from submodel.schemes import Draw, Hierarchical, RunFacts
 from tests.support.common import RULES, tiny_images, tiny_setup
+from tests.support.rounds import step_of
 from tests.support.runs import whole_and_resumed
 
 Array = NDArray[np.float64]
@@ -145,10 +145,9 @@ def plain(setup: Setup, rounds: int, rule: str) -> tuple[Array, Array, Array]:
 def test_rounds_equal_a_plain_transcription(rule: str, per_round: int) -> None:
     setup = two_layers(rule, per_round)
     state = initial_state(setup)
-    costs = CostModel(setup.module, setup.clients.dataset.example)
     for r in range(6):
         before = state
-        state, _ = step(setup, state, SerialEngine(setup), costs)
+        state, _ = step_of(setup, state)
         if not setup.scheme.joins(r):  # the global model waits
             assert all(torch.equal(before.tensors[n], t) for n, t in state.tensors.items())
     a, v, b = plain(setup, 6, rule)
@@ -246,9 +245,8 @@ class Counting(Plain):
 
 def run(setup: Setup, rounds: int, engine: Any = None) -> State:
     state = initial_state(setup)
-    costs = CostModel(setup.module, setup.clients.dataset.example)
     for _ in range(rounds):
-        state, _ = step(setup, state, engine or SerialEngine(setup), costs)
+        state, _ = step_of(setup, state, engine or SerialEngine(setup))
     return state
 
 

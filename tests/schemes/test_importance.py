@@ -17,14 +17,13 @@ from torch.nn import functional
 
 import submodel
 from submodel.algorithm.dispatch import cut_of, knowledge_of
-from submodel.algorithm.rounds import initial_state, plan, step
+from submodel.algorithm.rounds import initial_state, plan
 from submodel.algorithm.types import Assignment, PartitionedClients, Setup, State, Task, Update
 from submodel.config import parse
 from submodel.data import dataset
 from submodel.engines.serial import SerialEngine
 from submodel.errors import ConfigError
 from submodel.local.training import batches
-from submodel.model.cost import CostModel
 from submodel.model.cut import CoordinateCut, UnitCut
 from submodel.prepare.setup import prepare
 from submodel.runs.loop import run_rounds
@@ -32,6 +31,7 @@ from submodel.runs.training import Training
 from submodel.schemes import Draw, Importance, SchemeMemory, units_held
 from submodel.schemes.importance import Scope
 from tests.support.common import tiny_images, tiny_setup
+from tests.support.rounds import step_of
 
 SCOPES: list[Scope] = ["axis", "global"]
 
@@ -238,8 +238,7 @@ class Watched(SerialEngine):
 
 def stepped(setup: Setup, state: State) -> tuple[State, Watched]:
     engine = Watched(setup)
-    costs = CostModel(setup.module, setup.clients.dataset.example)
-    return step(setup, state, engine, costs)[0], engine
+    return step_of(setup, state, engine)[0], engine
 
 
 @pytest.mark.parametrize("scope", SCOPES)

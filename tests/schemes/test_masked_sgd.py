@@ -36,6 +36,7 @@ from submodel.schemes import (
 from submodel.schemes.registry import SCHEMES
 from tests.support.common import tiny_images
 from tests.support.nets import Joined, six
+from tests.support.rounds import step_of
 
 D, EXAMPLES, BATCH, ETA = 6, 20, 4, 0.1
 Vector = NDArray[np.float64]
@@ -197,8 +198,7 @@ def test_a_round_sends_what_a_round_of_the_sequence_does(name: str, granularity:
         return
     books = []
     for own in (plain, setup(masked)):
-        costs = CostModel(own.module, own.clients.dataset.example)
-        state, report = step(own, initial_state(own), SerialEngine(own), costs)
+        state, report = step_of(own)
         shapes = {key: tensor.shape for key, tensor in state.memory.items()}
         books.append((report.bytes_down, report.bytes_up, shapes))
     assert books[0] == books[1]

@@ -16,14 +16,12 @@ import torch
 from torch import Tensor, nn
 
 from submodel.algorithm.dispatch import cut_of, knowledge_of
-from submodel.algorithm.rounds import initial_state, step
+from submodel.algorithm.rounds import initial_state
 from submodel.algorithm.types import Assignment
 from submodel.config import SchemeSection, parse
-from submodel.engines.serial import SerialEngine
 from submodel.errors import ConfigError, SubmodelError
 from submodel.model.axes import Axes, declare, trace
 from submodel.model.axes.layout import Along, Concatenation, FixedPart
-from submodel.model.cost import CostModel
 from submodel.model.cut import COORDINATES, PlannedCut, UnitCut
 from submodel.model.zoo import make_model
 from submodel.prepare.setup import prepare
@@ -47,6 +45,7 @@ from submodel.testing import check_scheme
 from tests.model.axes.nets import IMAGE, VECTOR, Net
 from tests.model.zoo.transformer import VisionTransformer
 from tests.support.common import tiny_images, tiny_setup
+from tests.support.rounds import step_of
 
 # ruff: noqa: ARG002 - a scheme is given more than most of these look at
 
@@ -104,10 +103,9 @@ def given() -> Any:
 
 def train(scheme: Any) -> tuple[list[float], list[int], dict[str, Tensor]]:
     setup = tiny_setup("mlp", scheme={"name": scheme})
-    costs = CostModel(setup.module, setup.clients.dataset.example)
     state, sent = initial_state(setup), []
     for _ in range(3):
-        state, report = step(setup, state, SerialEngine(setup), costs)
+        state, report = step_of(setup, state)
         sent.append(report.bytes_down)
     return state.memory["scheme/start"].tolist(), sent, dict(state.tensors)
 
@@ -131,10 +129,9 @@ def test_what_is_not_defined_has_the_default() -> None:
     setup = tiny_setup("mlp", scheme={"name": bare})
     assert copy.deepcopy(setup.scheme).period == 3  # type: ignore[attr-defined]
     state = initial_state(setup)
-    costs = CostModel(setup.module, setup.clients.dataset.example)
-    after, report = step(setup, state, SerialEngine(setup), costs)
+    after, report = step_of(setup, state)
     plain = tiny_setup("mlp", scheme={"name": "static"})
-    expected, plain_report = step(plain, initial_state(plain), SerialEngine(plain), costs)
+    expected, plain_report = step_of(plain)
     assert all(torch.equal(tensor, after.tensors[n]) for n, tensor in expected.tensors.items())
     assert report.bytes_down == plain_report.bytes_down
     assert problems_of(bare, None) == []  # type: ignore[arg-type]

@@ -20,6 +20,7 @@ from submodel.errors import ConfigError
 from submodel.model.cost import CostModel
 from submodel.schemes import Draw, PartitionScheme, RunFacts, units_held
 from tests.support.common import tiny_images, tiny_setup
+from tests.support.rounds import step_of
 from tests.support.runs import whole_and_resumed
 
 
@@ -161,8 +162,7 @@ def test_the_only_holder_of_a_weight_decides_it_under_selective() -> None:
                 made[update.assignment.place] = update
                 yield update
 
-    costs = CostModel(setup.module, setup.clients.dataset.example)
-    new, report = step(setup, state, Watched(setup), costs)
+    new, report = step_of(setup, state, Watched(setup))
     assert report.weights_covered == 1
     for name, tensor in new.tensors.items():
         copied = sum(u.tensors[name] for u in made.values())  # masked, and every weight is one's

@@ -16,14 +16,13 @@ from torch import Tensor
 import submodel.schemes
 from submodel.algorithm.dispatch import cut_of, knowledge_of
 from submodel.algorithm.packing import mask_bytes
-from submodel.algorithm.rounds import initial_state, plan, step
+from submodel.algorithm.rounds import initial_state, plan
 from submodel.algorithm.types import Setup
 from submodel.engines.batched.engine import BatchedEngine
 from submodel.engines.serial import SerialEngine
 from submodel.errors import SubmodelError
 from submodel.local.optimisers import Gradients
 from submodel.local.training import LocalWork, Step, plain_step
-from submodel.model.cost import CostModel
 from submodel.model.cut import Cut
 from submodel.model.inputs import Inputs
 from submodel.schemes import (
@@ -61,6 +60,7 @@ from submodel.schemes import (
     role,
 )
 from tests.support.common import tiny_setup
+from tests.support.rounds import step_of
 
 Passes = Sequence[tuple[float, int]]
 
@@ -329,11 +329,10 @@ def one_machine(scheme: Scheme, granularity: str = "coordinate") -> Setup:
 def test_a_run_asks_the_sequence_for_all_of_it() -> None:
     plain, masked = one_machine(Kept()), one_machine(MaskedSgd(Kept()))
     states = [initial_state(plain), initial_state(masked)]
-    costs = CostModel(plain.module, plain.clients.dataset.example)
     for r in range(2):
         reports = []
         for i, setup in enumerate((plain, masked)):
-            states[i], report = step(setup, states[i], SerialEngine(setup), costs)
+            states[i], report = step_of(setup, states[i])
             reports.append(report)
         assert reports[0].bytes_down == reports[1].bytes_down  # the masks are among them
         assert reports[0].observations == ({"alignment": -1.0, "told": 3.0} if r else {})
@@ -357,10 +356,9 @@ def test_an_object_that_only_defines_the_methods_is_asked_for_them() -> None:
     ends = []
     for scheme in (Kept(), BareLooks()):
         setup = tiny_setup("mlp", scheme={"name": scheme}, clients={"count": 2, "per_round": 2})
-        costs = CostModel(setup.module, setup.clients.dataset.example)
         state, reports = initial_state(setup), []
         for _ in range(2):
-            state, report = step(setup, state, SerialEngine(setup), costs)
+            state, report = step_of(setup, state)
             reports.append((report.observations, report.bytes_down))
         assert state.memory["scheme/first"].tolist() == [2.0]
         assert [seen for seen, _ in reports] == [{}, {"alignment": -1.0, "told": 3.0}]
@@ -384,8 +382,7 @@ def test_steps_and_work_of_an_own_scheme_are_taken_by_every_engine(engine: Any) 
     states = []
     for scheme in (Halving(), Cautious(), Static()):
         setup = replace(tiny_setup("mlp", local={"steps": 2}), scheme=scheme)
-        costs = CostModel(setup.module, setup.clients.dataset.example)
-        states.append(step(setup, initial_state(setup), engine(setup), costs)[0].tensors)
+        states.append(step_of(setup, engine=engine(setup))[0].tensors)
     halved, cautious, plain = states
     close = 0 if engine is SerialEngine else 1e-6  # stacks sum in another order
     for name, tensor in halved.items():
@@ -427,8 +424,7 @@ def test_masks_of_those_that_look_are_sent_and_counted() -> None:
     schemes = [Static(), Told(), Declared(), MaskedSgd(Declared()), BorrowsMasks(Told())]
     for scheme in schemes:  # of the same masks
         setup = one_machine(scheme)
-        costs = CostModel(setup.module, setup.clients.dataset.example)
-        _, report = step(setup, initial_state(setup), SerialEngine(setup), costs)
+        _, report = step_of(setup)
         extra[type(scheme)] = report.bytes_down - report.bytes_up
     cut = cut_of(one_machine(Static()), plan(setup, 0)[0])
     bits = mask_bytes(cut, {n: p.shape for n, p in setup.module.named_parameters()})
@@ -436,5 +432,5 @@ def test_masks_of_those_that_look_are_sent_and_counted() -> None:
     assert extra == {Static: 0, Told: bits, Declared: bits, MaskedSgd: bits, BorrowsMasks: bits}
     for scheme in (Insisting(), MaskedSgd(Insisting())):
         with pytest.raises(SubmodelError, match="sends_masks is False, but it looks at the model"):
-            step(replace(setup, scheme=scheme), initial_state(setup), SerialEngine(setup), costs)
+            step_of(replace(setup, scheme=scheme), initial_state(setup), SerialEngine(setup))
     assert role(Told(), SendsMasks) is not None

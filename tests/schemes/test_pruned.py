@@ -20,7 +20,7 @@ from submodel.algorithm.dispatch import cut_of, knowledge_of
 from submodel.algorithm.evaluation import evaluate_capacities, evaluate_model
 from submodel.algorithm.execution import ALONE, Engine
 from submodel.algorithm.packing import mask_bytes
-from submodel.algorithm.rounds import initial_state, plan, step
+from submodel.algorithm.rounds import initial_state, plan
 from submodel.algorithm.tally import RoundReport, Tally
 from submodel.algorithm.types import Setup, State
 from submodel.config import parse
@@ -37,6 +37,7 @@ from submodel.schemes import NOTHING, Adaptation, Draw, Pruned, RunFacts
 from submodel.schemes.pruned import choose_weights
 from submodel.tasks.loss import MaskedCrossEntropy
 from tests.support.common import RULES, tiny_images, tiny_setup
+from tests.support.rounds import step_of
 from tests.support.runs import whole_and_resumed
 
 # -- the choice ------------------------------------------------------------------------------------
@@ -249,9 +250,8 @@ def pruned_setup(model: str = "cnn", data: Dataset | None = None, **sections: An
 
 def run(setup: Setup, rounds: int, engine: Engine | None = None) -> list[tuple[State, RoundReport]]:
     states, state = [], initial_state(setup)
-    costs = CostModel(setup.module, setup.clients.dataset.example)
     for _ in range(rounds):
-        state, report = step(setup, state, engine or SerialEngine(setup), costs)
+        state, report = step_of(setup, state, engine or SerialEngine(setup))
         states.append((state, report))
     return states
 
@@ -289,9 +289,8 @@ def test_weights_that_enter_the_mask_begin_at_zero() -> None:
     setup = pruned_setup()
     ((state, _),) = run(setup, 1)
     state = replace(state, round=2)
-    costs = CostModel(setup.module, setup.clients.dataset.example)
     still = replace(setup, work=replace(setup.work, lr=0.0))
-    new, _ = step(still, state, SerialEngine(setup), costs)
+    new, _ = step_of(still, state, SerialEngine(setup))
     entered = new.memory["scheme/mask"].bool() & ~state.memory["scheme/mask"].bool()
     left = ~new.memory["scheme/mask"].bool() & state.memory["scheme/mask"].bool()
     assert entered.any()
@@ -320,7 +319,6 @@ def test_weights_come_back_with_the_value_that_they_left_with() -> None:
     setup = pruned_setup("mlp", scheme={**scheme, "base_cost": 100.0})
     still = replace(setup, work=replace(setup.work, lr=0.0))  # what a round begins with stays
     names = [n for n, _ in setup.module.named_parameters()]
-    costs = CostModel(setup.module, setup.clients.dataset.example)
 
     def flat(state: State) -> Tensor:
         return torch.cat([state.tensors[n].flatten() for n in names])
@@ -329,13 +327,13 @@ def test_weights_come_back_with_the_value_that_they_left_with() -> None:
     last, back = flat(state), 0  # of every weight, the value that it had when it was held
     for _ in range(4):
         before = state.memory["scheme/mask"].bool()
-        begun, _ = step(still, state, SerialEngine(setup), costs)
+        begun, _ = step_of(still, state, SerialEngine(setup))
         mask = begun.memory["scheme/mask"].bool()
         assert torch.equal(flat(begun), torch.where(mask, last, 0.0))
         assert torch.equal(begun.memory["scheme/kept"], torch.where(mask, 0.0, last))
         entered = mask & ~before
         back += int(last[entered].count_nonzero())
-        state, _ = step(setup, state, SerialEngine(setup), costs)
+        state, _ = step_of(setup, state)
         assert torch.equal(state.memory["scheme/mask"].bool(), mask)
         assert not flat(state)[~mask].any()
         last = torch.where(mask, flat(state), last)

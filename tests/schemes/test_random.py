@@ -13,10 +13,9 @@ from torch import Tensor
 
 from submodel.algorithm.dispatch import cut_of
 from submodel.algorithm.merge import Accumulator, coverage, merge_rule
-from submodel.algorithm.rounds import initial_state, step
+from submodel.algorithm.rounds import initial_state
 from submodel.algorithm.types import Assignment, Setup
 from submodel.config import parse
-from submodel.engines.serial import SerialEngine
 from submodel.errors import ConfigError
 from submodel.model.build import build_module, load
 from submodel.model.cost import CostModel
@@ -27,7 +26,7 @@ from submodel.runs.training import Training
 from submodel.schemes import Draw, Dropout, Random, units_held
 from tests.support.common import RULES, tiny_images, tiny_setup
 from tests.support.engines import EXACT_TOLERANCE, assert_equal_updates, doubled, setup_of
-from tests.support.rounds import one_round
+from tests.support.rounds import one_round, step_of
 
 
 @given(
@@ -191,8 +190,7 @@ def test_rows_of_absent_labels_are_cut() -> None:
 
 def test_rounds_and_runs_work_and_say_what_a_client_of_capacity_one_has() -> None:
     setup = aligned("independent")
-    costs = CostModel(setup.module, setup.clients.dataset.example)
-    state, report = step(setup, initial_state(setup), SerialEngine(setup), costs)
+    state, report = step_of(setup)
     assert report.clients == 4
     assert 0 < report.units_covered == report.weights_covered <= 1
     assert all(bool(t.isfinite().all()) for t in state.tensors.values())

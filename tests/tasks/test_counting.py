@@ -36,6 +36,7 @@ from submodel.prepare.setup import prepare
 from submodel.report.tables import history_table
 from submodel.runs.loop import Metrics
 from submodel.tasks.loss import value_of
+from tests.support.rounds import step_of
 
 TOKENS, LENGTH, CLIENTS, EACH = 5, 4, 6, 4
 IGNORED = -100
@@ -264,8 +265,7 @@ def test_a_wrong_count_is_told(answer: Any) -> None:
 
 
 def run_round(setup: Setup, engine: Engine) -> tuple[dict[str, Tensor], Any]:
-    costs = CostModel(setup.module, setup.clients.dataset.example)
-    state, report = step(setup, initial_state(setup), engine, costs)
+    state, report = step_of(setup, engine=engine)
     return dict(state.tensors), report
 
 

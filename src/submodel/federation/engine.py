@@ -44,7 +44,7 @@ class _OpenTask:
     task: Task
     sent_at: float
     sent_bytes: int
-    answer_limits: Limits
+    answer_limits: Limits  # of an honest one, by the cut that it is for
 
 
 class DeviceEngine:
@@ -156,7 +156,11 @@ class DeviceEngine:
                 )
                 unreachable_tasks.append((task, "it cannot be reached"))
             else:
-                limits = self._limits(task, kind)
+                limits = (
+                    moments_limits(task)
+                    if kind == "moments"
+                    else update_limits(task, self._config.transport, self._travel)
+                )
                 open_tasks[ticket] = _OpenTask(task, self._clock(), len(payload), limits)
         return open_tasks, unreachable_tasks
 
@@ -168,14 +172,6 @@ class DeviceEngine:
             return False
         entry = self._roster.entry(task.assignment.client)
         return not self._has_base.get(entry.node, entry.report.base == self._base.digest)
-
-    def _limits(self, task: Task, kind: MessageKind) -> Limits:
-        """What an honest answer can have, by the cut that it is for."""
-        return (
-            moments_limits(task)
-            if kind == "moments"
-            else update_limits(task, self._config.transport, self._travel)
-        )
 
     def _open(self, open_task: _OpenTask, reply: Reply) -> Parcel | Failure:
         """Read an answer, and note what it took."""

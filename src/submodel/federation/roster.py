@@ -23,7 +23,7 @@ from submodel.errors import CheckpointError, SubmodelError, plain
 from submodel.federation.device import Report
 from submodel.federation.post import Post, growing_pauses
 from submodel.federation.wire import Limits, Parcel, WireError
-from submodel.files import UnreadableError, read_typed
+from submodel.files import UnreadableError, read_typed, write_text
 
 _log = logging.getLogger(__name__)
 _PATIENCE = 120.0  # seconds that a device has to say who it is
@@ -244,9 +244,7 @@ class Roster:
         self._entries[entry.client] = entry
         if self._file is not None:
             text = json.dumps([asdict(e) for _, e in sorted(self._entries.items())], indent=2)
-            partial = self._file.with_name(f".{self._file.name}.partial")
-            partial.write_text(text + "\n", encoding="utf-8")
-            partial.replace(self._file)
+            write_text(self._file, text + "\n")
 
     def _restore(self) -> None:
         """A resumed run keeps its numbers; who is there, it finds out anew."""

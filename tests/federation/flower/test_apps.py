@@ -23,7 +23,7 @@ from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 from safetensors.torch import load_file
 
-from submodel.algorithm.rounds import initial_state, step
+from submodel.algorithm.rounds import initial_state
 from submodel.algorithm.types import Failure, Outcome, State, Task
 from submodel.config import Config, parse, to_toml
 from submodel.engines.serial import SerialEngine
@@ -34,10 +34,10 @@ from submodel.federation.flower.messages import payload_of, to_records
 from submodel.federation.flower.serving import ServingPlace
 from submodel.federation.wire import Parcel
 from submodel.model.axes import Axes
-from submodel.model.cost import CostModel
 from submodel.prepare.parts import find_axes, load_data
 from submodel.prepare.setup import prepare
 from submodel.runs.loop import RunFolder
+from tests.support.rounds import step_of
 
 Change = Callable[[Message], list[Message]]
 SUPERLINK = 1  # the node id under which Flower itself answers
@@ -153,10 +153,9 @@ def trained_here(config: Config, absent: int | None = None) -> State:
     setup = prepare(config)
     engine = Without(setup)
     engine.absent = absent
-    costs = CostModel(setup.module, setup.clients.dataset.example)
     state = initial_state(setup)
     for _ in range(config.train.rounds):
-        state, _ = step(setup, state, engine, costs)
+        state, _ = step_of(setup, state, engine)
     return state
 
 
