@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import datetime
 import http.client
-import ipaddress
 import json
 import os
 import re
@@ -25,10 +23,8 @@ from typing import Any
 
 import httpx
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from flwr.app import Array as FlowerArray
 from flwr.common.config import get_fab_config, parse_config_args
 from flwr.proto.fleet_pb2 import PullMessagesResponse, PushMessagesRequest
@@ -44,7 +40,7 @@ from hypothesis import strategies as st
 from submodel.config import parse
 from submodel.engines.processes.launch import free_port
 from submodel.errors import SubmodelError
-from submodel.federation.flower import bounds, guard, probe, supernode
+from submodel.federation.flower import bounds, credentials, guard, probe, supernode
 from submodel.federation.flower.control import Control, bundle, key_fingerprint, thin_app
 from submodel.federation.flower.process import (
     DeviceFiles,
@@ -530,43 +526,6 @@ class Files:
     stranger: DeviceFiles
 
 
-def certificates(folder: Path) -> ServerFiles:
-    folder.mkdir()
-    files = ServerFiles(folder / "ca.crt", folder / "server.crt", folder / "server.key")
-    ca_key, key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
-    issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, folder.name)])
-    now, day = datetime.datetime.now(datetime.UTC), datetime.timedelta(days=1)
-
-    def builder(name: str, own: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
-        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        made = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer)
-        made = made.public_key(own.public_key()).serial_number(x509.random_serial_number())
-        made = made.not_valid_before(now - day).not_valid_after(now + day)
-        identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key())
-        return made.add_extension(identifier, False)
-
-    usage = x509.KeyUsage(False, False, False, False, False, True, True, False, False)
-    identifier = x509.SubjectKeyIdentifier.from_public_key(ca_key.public_key())
-    ca = builder(folder.name, ca_key).add_extension(x509.BasicConstraints(True, 0), True)
-    ca = ca.add_extension(usage, True).add_extension(identifier, False)
-    names = [x509.IPAddress(ipaddress.ip_address("127.0.0.1")), x509.DNSName("localhost")]
-    leaf = builder("server", key).add_extension(x509.SubjectAlternativeName(names), False)
-    leaf = leaf.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), False)
-    pem = serialization.Encoding.PEM
-    files.ca.write_bytes(ca.sign(ca_key, hashes.SHA256()).public_bytes(pem))
-    files.certificate.write_bytes(leaf.sign(ca_key, hashes.SHA256()).public_bytes(pem))
-    nothing = serialization.NoEncryption()
-    files.key.write_bytes(key.private_bytes(pem, serialization.PrivateFormat.PKCS8, nothing))
-    return files
-
-
-def device_key(path: Path) -> bytes:
-    key = ec.generate_private_key(ec.SECP384R1())
-    form, nothing = serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
-    path.write_bytes(key.private_bytes(serialization.Encoding.PEM, form, nothing))
-    return openssh(key.public_key())
-
-
 def openssh(key: Any) -> bytes:
     form = (serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
     text: bytes = key.public_bytes(*form)
@@ -576,16 +535,10 @@ def openssh(key: Any) -> bytes:
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
     folder = tmp_path_factory.mktemp("files")
-    server = certificates(folder / "own")
-    public_key = device_key(folder / "device")
-    device_key(folder / "stranger")
-    return Files(
-        server,
-        certificates(folder / "other").ca,
-        DeviceFiles(server.ca, folder / "device"),
-        public_key,
-        DeviceFiles(server.ca, folder / "stranger"),
-    )
+    own = credentials.create(folder / "own", ["localhost"], ["device", "stranger"])
+    other = credentials.create(folder / "other", ["localhost"], ["device"])
+    device, stranger = (credentials.load_device(folder / "own/devices" / n) for n in own.devices)
+    return Files(own.server, other.server.ca, device, own.public_keys()["device"], stranger)
 
 
 APP = """
