@@ -194,18 +194,14 @@ class Tally:
             for axis, units in b["covered"].items():
                 self._unit_coverage[axis][units] = True
 
-    def _train_loss(self) -> float:
-        """The mean; the order in which updates came does not matter."""
-        total = math.fsum(count * loss for count, loss in self._losses)
-        return total / math.fsum(count for count, _ in self._losses)
-
     def report(self, weights_covered: float) -> RoundReport:
         """Close the books; at coordinate granularity the weights are the units."""
         self.lap("merge")
         units = sum(len(mask) for mask in self._unit_coverage.values())
         covered_units = sum(int(mask.sum()) for mask in self._unit_coverage.values())
+        total_loss = math.fsum(count * loss for count, loss in self._losses)  # without order
         return RoundReport(
-            train_loss=self._train_loss(),
+            train_loss=total_loss / math.fsum(count for count, _ in self._losses),
             clients=self.update_count,
             refusals=self.refusals,
             missing=self.missing,

@@ -282,14 +282,9 @@ class Update:
     slots: Mapping[str, Tensor] | None = None  # that the optimiser is to go on with
 
     @property
-    def weight_of_loss(self) -> float:
-        """What the loss counts among those of other clients."""
-        return self.examples_used if self.examples_counted is None else self.examples_counted
-
-    @property
     def unusable(self) -> str | None:
         """Why its loss forbids to merge it; None if it does not."""
-        if not self.weight_of_loss:
+        if not (self.examples_used if self.examples_counted is None else self.examples_counted):
             return NOTHING_COUNTS
         return None if math.isfinite(self.loss) else "its loss is not finite"
 

@@ -61,7 +61,7 @@ def deal(bundles: Sequence[Bundle], processes: int) -> list[list[Bundle]]:
     for pieces in (0, 1, 2, 4, 8, 16):  # a bundle is at most 1/pieces of a share; 0: any
         shares: list[list[Bundle]] = [[] for _ in range(processes)]
         loads = [0.0] * processes
-        for bundle in sorted(_split(bundles, total, pieces * processes), key=_by_cost):
+        for bundle in sorted(_split(bundles, total, pieces * processes), key=lambda b: -b.cost):
             least = loads.index(min(loads))
             loads[least] += bundle.cost
             shares[least].append(bundle)
@@ -74,10 +74,6 @@ def _split(bundles: Sequence[Bundle], total: float, pieces: int) -> Iterator[Bun
     for bundle in bundles:
         parts = max(1, math.ceil(bundle.cost / total * pieces)) if total else 1
         yield from bundle.split(min(parts, len(bundle.assignments)))
-
-
-def _by_cost(bundle: Bundle) -> float:
-    return -bundle.cost
 
 
 class ProcessGroup:
