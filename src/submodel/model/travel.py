@@ -79,10 +79,7 @@ def constant_names(module: nn.Module) -> frozenset[str]:
 
 
 def travel_of(
-    module: nn.Module,
-    axes: Axes,
-    by_units: bool = True,
-    constants: AbstractSet[str] = frozenset(),
+    module: nn.Module, axes: Axes, by_units: bool = True, constants: AbstractSet[str] = frozenset()
 ) -> Travel:
     """What travels in a run that cuts along these axes.
 

@@ -9,13 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from submodel.model.axes.layout import (
-    Along,
-    Concatenation,
-    FixedPart,
-    Layout,
-    Product,
-)
+from submodel.model.axes.layout import Along, Concatenation, FixedPart, Layout, Product
 from submodel.model.axes.record import Record
 from submodel.model.axes.rules.call import OperatorWatch
 

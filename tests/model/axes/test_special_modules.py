@@ -61,10 +61,7 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
         lambda: torch.jit.script(net()),
         r"the model \(RecursiveScriptModule\): TorchScript",
     ),
-    "traced": (
-        lambda: jit_trace(net(), X),
-        r"the model \(TopLevelTracedModule\): TorchScript",
-    ),
+    "traced": (lambda: jit_trace(net(), X), r"the model \(TopLevelTracedModule\): TorchScript"),
     "scripted inside": (
         lambda: with_middle(torch.jit.script),
         r"2 \(RecursiveScriptModule\): TorchScript",

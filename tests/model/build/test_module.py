@@ -163,8 +163,7 @@ class TestLayers:
         e, heads = Along("e", 8), Product((Along("h", 4), FixedPart(2)))
         qkv = Concatenation((heads, heads, heads))
         axes = axes_of(
-            net,
-            {"in_proj_weight": (qkv, e), "in_proj_bias": (qkv,), "out_proj.weight": (e, heads)},
+            net, {"in_proj_weight": (qkv, e), "in_proj_bias": (qkv,), "out_proj.weight": (e, heads)}
         )
         with pytest.raises(SubmodelError, match="would read 3 units, write 3 and have 2 heads"):
             build_module(net, cut_of(axes, e=[0, 1, 2], h=[0, 3]))

@@ -164,7 +164,7 @@ class Hooks(Net):
 
 
 KINDS: list[type[Net]] = [
-    *(Sizes, Containers, OfTheClass, Objects, Variable, Tensors, Clipped, Hooks, Global),
+    *(Sizes, Containers, OfTheClass, Objects, Variable, Tensors, Clipped, Hooks, Global)
 ]
 
 

@@ -156,15 +156,7 @@ ENTRIES = (
         bos_token_id=0,
         eos_token_id=0,
     ),
-    _entry(
-        "opt",
-        "OPTConfig",
-        "OPTForCausalLM",
-        _text,
-        ffn_dim=40,
-        word_embed_proj_dim=20,
-        **OPT,
-    ),
+    _entry("opt", "OPTConfig", "OPTForCausalLM", _text, ffn_dim=40, word_embed_proj_dim=20, **OPT),
     _entry(
         "mamba",
         "MambaConfig",
@@ -256,12 +248,7 @@ ENTRIES = (
         **(STAGES | {"image_size": [32, 32]}),
     ),
     _image_class(
-        "convnext",
-        "ConvNext",
-        hidden_sizes=[8, 12],
-        depths=[1, 1],
-        num_stages=2,
-        num_labels=5,
+        "convnext", "ConvNext", hidden_sizes=[8, 12], depths=[1, 1], num_stages=2, num_labels=5
     ),
     _entry(
         "segformer",

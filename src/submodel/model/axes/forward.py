@@ -84,10 +84,7 @@ _KINDS: tuple[tuple[Callable[[type], bool], str], ...] = (
         _from("torch._dynamo.eval_frame"),
         "torch.compile made it; give the module that it was made from, and compile what comes out",
     ),
-    (
-        lambda kind: issubclass(kind, nn.DataParallel),
-        f"it spreads a module over devices{_INSIDE}",
-    ),
+    (lambda kind: issubclass(kind, nn.DataParallel), f"it spreads a module over devices{_INSIDE}"),
     (
         _from("torch.nn.parallel.distributed", "torch.distributed.fsdp"),
         f"it spreads a module over processes{_INSIDE}",

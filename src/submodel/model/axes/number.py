@@ -87,9 +87,7 @@ def evaluate(number: Number, value: Callable[[Attribute | SizeOf], int]) -> int:
 
 
 def proportion(
-    number: Number,
-    is_base: Callable[[Number], bool],
-    value: Callable[[Attribute | SizeOf], int],
+    number: Number, is_base: Callable[[Number], bool], value: Callable[[Attribute | SizeOf], int]
 ) -> Fraction | None:
     """The factor between a number and the base that it is computed from; None if there is none.
 

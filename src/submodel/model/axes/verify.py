@@ -31,12 +31,7 @@ from submodel.model.axes.record import storage
 from submodel.model.inputs import Inputs
 from submodel.randomness import generator, key
 
-TOLERANCE = {
-    torch.float64: 1e-7,
-    torch.float32: 1e-4,
-    torch.float16: 2e-2,
-    torch.bfloat16: 1e-1,
-}
+TOLERANCE = {torch.float64: 1e-7, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
 """How far an output may move, relative to the largest: sums are taken in another order."""
 
 SMALL = 8
@@ -327,11 +322,7 @@ def distance(before: list[Tensor], after: list[Tensor]) -> float:
 
 
 def verify(
-    module: nn.Module,
-    example_inputs: Inputs,
-    axes: Axes,
-    *,
-    outputs: Outputs | None = None,
+    module: nn.Module, example_inputs: Inputs, axes: Axes, *, outputs: Outputs | None = None
 ) -> None:
     """Raise `AxesError` unless the outputs stay put when all axes are permuted.
 

@@ -235,10 +235,7 @@ class _FailedInsideError(Exception):
 
 
 def _shapes(
-    module: nn.Module,
-    inputs: Inputs,
-    outputs: Outputs | None,
-    original: nn.Module | None = None,
+    module: nn.Module, inputs: Inputs, outputs: Outputs | None, original: nn.Module | None = None
 ) -> list[tuple[int, ...]]:
     """The shapes of what a forward returns; nothing of ``original`` may be read."""
     running: list[str] = []
