@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -55,11 +57,10 @@ class Reader(nn.Module):
         self.attention = nn.MultiheadAttention(6, 2, batch_first=True)
         self.head = nn.Linear(6, 3)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         h, _ = self.cells(self.words(x) + self.place)
         h, _ = self.attention(h, h, h, need_weights=False)
-        out: Tensor = self.head(h.mean(1))
-        return out
+        return self.head(h.mean(1))
 
 
 def test_recurrent_nets_and_attention_give_shares_too() -> None:
@@ -83,9 +84,8 @@ class Joined(nn.Module):
         super().__init__()
         self.one, self.other, self.head = nn.Linear(6, 12), nn.Linear(6, 16), nn.Linear(28, 5)
 
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.head(torch.cat([self.one(x), self.other(x)], 1).relu())
-        return out
+    def forward(self, x: Tensor) -> Any:
+        return self.head(torch.cat([self.one(x), self.other(x)], 1).relu())
 
 
 @pytest.mark.parametrize("model", ["mlp", "cnn", "joined"])

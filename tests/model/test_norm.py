@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -15,10 +17,9 @@ class Wrapped(nn.Module):
         super().__init__()
         self.chain = chain
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         """As the chain."""
-        result: Tensor = self.chain(x)
-        return result
+        return self.chain(x)
 
 
 class Counting(nn.Linear):

@@ -25,9 +25,8 @@ class Expert(nn.Module):
         super().__init__()
         self.up, self.down = nn.Linear(12, 20), nn.Linear(20, 12)
 
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.down(functional.gelu(self.up(x)))
-        return out
+    def forward(self, x: Tensor) -> Any:
+        return self.down(functional.gelu(self.up(x)))
 
 
 class Mixture(nn.Module):
@@ -39,7 +38,7 @@ class Mixture(nn.Module):
         self.experts = nn.ModuleList([Expert() for _ in range(experts)])
         self.out = nn.Linear(12, 3)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         x = self.embed(x).flatten(0, 1)
         share, chosen = self.gate(x).softmax(-1).max(-1)
         mixed = torch.zeros_like(x)
@@ -47,8 +46,7 @@ class Mixture(nn.Module):
             rows = (chosen == number).nonzero().flatten()
             if len(rows):
                 mixed.index_add_(0, rows, expert(x[rows]) * share[rows, None])
-        out: Tensor = self.out(x + mixed)
-        return out
+        return self.out(x + mixed)
 
 
 def halves(net: nn.Module, x: Tensor) -> UnitCut:
@@ -91,12 +89,11 @@ class Grouped(nn.Module):
     def product(self, rows: Tensor, matrices: Tensor, ends: Tensor) -> Tensor:
         return torch._grouped_mm(rows, matrices, offs=ends)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         x = self.embed(x).flatten(0, 1)
         ends = torch.tensor([3, 3, 7, 10], dtype=torch.int32)
         x = x + self.product(torch.relu(self.product(x, self.up, ends)), self.down, ends)
-        out: Tensor = self.out(x)
-        return out
+        return self.out(x)
 
 
 class Looped(Grouped):

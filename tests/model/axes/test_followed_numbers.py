@@ -56,12 +56,11 @@ def check(net: nn.Module, x: Tensor, *, mixes: bool = False) -> list[tuple[Any, 
     return found
 
 
-def checked_width(m: Any, x: Tensor) -> Tensor:
+def checked_width(m: Any, x: Tensor) -> Any:
     h = m.up(x).relu()
     if h.shape[1] != m.width:
         raise ValueError("another width than that of the configuration")
-    out: Tensor = m.down(h)
-    return out
+    return m.down(h)
 
 
 def test_a_number_that_is_compared_with_a_size_follows_it() -> None:
@@ -70,11 +69,10 @@ def test_a_number_that_is_compared_with_a_size_follows_it() -> None:
         assert small.width == len(cut.units["up"])
 
 
-def shortcut(m: Any, x: Tensor) -> Tensor:
+def shortcut(m: Any, x: Tensor) -> Any:
     h = m.up(x).relu()
     skip = m.skip(h) if m.inputs != m.outputs else h
-    out: Tensor = m.down((m.main(h).view(-1, m.outputs) + skip).relu())
-    return out
+    return m.down((m.main(h).view(-1, m.outputs) + skip).relu())
 
 
 @pytest.mark.parametrize("outputs", [8, 12])
@@ -88,10 +86,9 @@ def test_comparisons_of_stored_numbers_keep_their_outcome(outputs: int) -> None:
 
 
 def test_a_comparison_that_a_cut_must_change_is_refused_by_its_line() -> None:
-    def forward(m: Any, x: Tensor) -> Tensor:
+    def forward(m: Any, x: Tensor) -> Any:
         h = m.up(x)
-        out: Tensor = m.down(h.relu() if h.shape[1] != x.shape[0] * 3 else h)
-        return out
+        return m.down(h.relu() if h.shape[1] != x.shape[0] * 3 else h)
 
     net = Net(forward, up=nn.Linear(6, 12), down=nn.Linear(12, 3))
     axes = trace(net, VECTOR)
@@ -101,25 +98,23 @@ def test_a_comparison_that_a_cut_must_change_is_refused_by_its_line() -> None:
 
 
 def test_a_size_written_into_a_comparison_keeps_its_axis_whole() -> None:
-    def forward(m: Any, x: Tensor) -> Tensor:
+    def forward(m: Any, x: Tensor) -> Any:
         h = m.up(x)
         assert h.shape[-1] == 12
-        out: Tensor = m.down(h)
-        return out
+        return m.down(h)
 
     net = Net(forward, up=nn.Linear(6, 12), down=nn.Linear(12, 3))
     assert trace(net, VECTOR).kept_whole == {"up": "a number written in the code makes its size"}
 
 
-def heads_by_batch(m: Any, x: Tensor) -> Tensor:
+def heads_by_batch(m: Any, x: Tensor) -> Any:
     """Heads folded into the batch: no dimension is `heads`, all are computed from it."""
     b, n, _ = x.shape
     qkv = m.qkv(x).transpose(1, 2)
     width = qkv.shape[1] // (3 * m.heads)
     q, k, v = qkv.reshape(b * m.heads, width * 3, n).split(width, dim=1)
     a = (torch.einsum("bct,bcs->bts", q, k) / math.sqrt(6)).softmax(-1)
-    out: Tensor = m.out(torch.einsum("bts,bcs->bct", a, v).reshape(b, -1, n).transpose(1, 2))
-    return out
+    return m.out(torch.einsum("bts,bcs->bct", a, v).reshape(b, -1, n).transpose(1, 2))
 
 
 def test_a_number_that_is_only_computed_with_is_solved_for() -> None:
@@ -141,10 +136,9 @@ class Grouped(nn.Module):
         self.grouped = computed(nn.Conv2d(8, 12, 3, groups=4))
         self.down = nn.Linear(12, 2)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         h: Tensor = self.grouped(self.up(x).relu()).relu()
-        out: Tensor = self.down(h.mean((2, 3)))
-        return out
+        return self.down(h.mean((2, 3)))
 
 
 @pytest.mark.filterwarnings("ignore:.*weight_norm.*is deprecated:FutureWarning")
@@ -226,7 +220,7 @@ def test_what_is_made_in_the_shape_of_another_tensor_is_cut_with_it(
 
 
 def test_attention_as_a_function_is_followed() -> None:
-    def forward(m: Any, x: Tensor) -> Tensor:
+    def forward(m: Any, x: Tensor) -> Any:
         h = m.up(x).transpose(0, 1)
         out, _ = functional.multi_head_attention_forward(
             h,
@@ -245,8 +239,7 @@ def test_attention_as_a_function_is_followed() -> None:
             training=False,
             need_weights=False,
         )
-        logits: Tensor = m.down(out.transpose(0, 1))
-        return logits
+        return m.down(out.transpose(0, 1))
 
     net = Owner(
         forward,
@@ -283,14 +276,13 @@ class Fourier(nn.Module):
         self.weight = nn.Parameter(torch.randn(10, 10, 3, dtype=torch.cfloat))
         self.down = nn.Linear(10, 2)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         h = self.up(x).transpose(1, 2)
         f = torch.fft.rfft(h)
         out = torch.zeros(len(x), self.width, f.shape[-1], dtype=torch.cfloat)
         low = f[:, :, : self.modes]
         out[:, :, : self.modes] = torch.einsum("bim,iom->bom", low, self.weight)
-        logits: Tensor = self.down(torch.fft.irfft(out, n=h.shape[-1]).relu().transpose(1, 2))
-        return logits
+        return self.down(torch.fft.irfft(out, n=h.shape[-1]).relu().transpose(1, 2))
 
 
 def test_a_fourier_layer_with_complex_weights_is_cut() -> None:
@@ -303,12 +295,11 @@ def test_a_fourier_layer_with_complex_weights_is_cut() -> None:
 def test_a_multiple_of_another_size_is_cut_with_it() -> None:
     """Values twice as wide as keys, told by one number."""
 
-    def forward(m: Any, x: Tensor) -> Tensor:
+    def forward(m: Any, x: Tensor) -> Any:
         h = m.qkv(x).view(*x.shape[:2], m.heads, -1)
         q, k, v = h.split([m.size, m.size, m.ratio * m.size], dim=3)
         a = torch.einsum("bnhd,bmhd->bhnm", q, k).softmax(-1)
-        out: Tensor = m.out(torch.einsum("bhnm,bmhd->bnhd", a, v).flatten(2))
-        return out
+        return m.out(torch.einsum("bhnm,bmhd->bnhd", a, v).flatten(2))
 
     numbers = {"heads": 3, "size": 4, "ratio": 2}
     net = Owner(forward, numbers, qkv=nn.Linear(6, 48), out=nn.Linear(24, 3))
@@ -323,10 +314,9 @@ def test_a_multiple_of_another_size_is_cut_with_it() -> None:
 def test_a_number_of_which_only_a_quotient_counts_may_be_any_that_gives_it() -> None:
     """Of 7 units, 2 heads of 3 are left by the one layer, and 7 are read by the other."""
 
-    def forward(m: Any, x: Tensor) -> Tensor:
+    def forward(m: Any, x: Tensor) -> Any:
         h = m.inner(m.up(x).relu())
-        out: Tensor = m.out(h.view(*x.shape[:2], m.heads, m.width // m.heads).cos().flatten(2))
-        return out
+        return m.out(h.view(*x.shape[:2], m.heads, m.width // m.heads).cos().flatten(2))
 
     layers = {"up": nn.Linear(6, 12), "inner": nn.Linear(12, 12), "out": nn.Linear(12, 2)}
     check(Owner(forward, {"heads": 2, "width": 12}, **layers), SEQUENCE)

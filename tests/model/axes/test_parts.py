@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -33,10 +34,9 @@ class Parts(nn.Module):
         super().__init__()
         self.first, self.last, self.parts = nn.Linear(5, 12), nn.Linear(6, 3), parts
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         one, _ = self.parts(torch.relu(self.first(x)))
-        out: Tensor = self.last(one)
-        return out
+        return self.last(one)
 
 
 @pytest.mark.parametrize("kind", PARTS)

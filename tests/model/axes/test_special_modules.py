@@ -134,10 +134,9 @@ class Heads(nn.Module):
         super().__init__()
         self.first, self.last, self.heads = nn.Linear(6, 8), nn.Linear(8, 3), 2
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         y = self.first(x).view(x.shape[0], self.heads, -1)
-        out: Tensor = self.last(torch.relu(y).flatten(1))
-        return out
+        return self.last(torch.relu(y).flatten(1))
 
 
 def compiled_in_place() -> nn.Module:

@@ -39,9 +39,8 @@ class Net(nn.Module):
     def note(self, x: Tensor) -> Tensor:
         return x
 
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.last(self.note(torch.relu(self.middle(torch.relu(self.first(x))))))
-        return out
+    def forward(self, x: Tensor) -> Any:
+        return self.last(self.note(torch.relu(self.middle(torch.relu(self.first(x))))))
 
 
 class Sizes(Net):
@@ -120,9 +119,8 @@ class Variable(Net):
 
         self.count: Any = count
 
-    def note(self, x: Tensor) -> Tensor:
-        out: Tensor = self.count(x)
-        return out
+    def note(self, x: Tensor) -> Any:
+        return self.count(x)
 
 
 class Tensors(Net):
@@ -150,11 +148,10 @@ class Clipped(Net):
     def prepare(self) -> None:
         self.table = nn.Embedding(32, 8, max_norm=0.1)
 
-    def note(self, x: Tensor) -> Tensor:
+    def note(self, x: Tensor) -> Any:
         with torch.no_grad():
             self.last.weight.clamp_(-0.01, 0.01)
-        out: Tensor = x + self.table(torch.arange(len(x)))
-        return out
+        return x + self.table(torch.arange(len(x)))
 
 
 class Hooks(Net):
@@ -247,11 +244,10 @@ def test_what_one_forward_notes_the_next_does_not_see() -> None:
 
 def test_a_model_that_makes_its_layers_as_it_runs_is_refused() -> None:
     class Late(Net):
-        def note(self, x: Tensor) -> Tensor:
+        def note(self, x: Tensor) -> Any:
             if not hasattr(self, "late"):
                 self.late = nn.Linear(8, 8)
-            out: Tensor = self.late(x)
-            return out
+            return self.late(x)
 
     net = Late()
     with pytest.raises(ConfigError, match=r"late\.weight: made by the forward"):

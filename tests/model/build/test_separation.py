@@ -41,13 +41,11 @@ class Net(nn.Module):
     def prepare(self) -> None:
         pass
 
-    def through(self, x: Tensor) -> Tensor:
-        out: Tensor = self.scale * self.middle(x)
-        return out
+    def through(self, x: Tensor) -> Any:
+        return self.scale * self.middle(x)
 
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.last(torch.relu(self.through(torch.relu(self.first(x)))))
-        return out
+    def forward(self, x: Tensor) -> Any:
+        return self.last(torch.relu(self.through(torch.relu(self.first(x)))))
 
 
 class Attribute(Net):
@@ -55,9 +53,8 @@ class Attribute(Net):
 
     way: Any
 
-    def through(self, x: Tensor) -> Tensor:
-        out: Tensor = self.way(x)
-        return out
+    def through(self, x: Tensor) -> Any:
+        return self.way(x)
 
 
 class Lambda(Attribute):
@@ -88,9 +85,8 @@ class InTuples(Net):
         layers = {"middle": [self.middle]}
         self.ways: Any = [((lambda x: self.scale * layers["middle"][0](x)),)]
 
-    def through(self, x: Tensor) -> Tensor:
-        out: Tensor = self.ways[0][0](x)
-        return out
+    def through(self, x: Tensor) -> Any:
+        return self.ways[0][0](x)
 
 
 class Partial(Attribute):
@@ -117,9 +113,8 @@ class Hook(Net):
     def prepare(self) -> None:
         self.middle.register_forward_hook(lambda _layer, _inputs, out: out * self.scale)
 
-    def through(self, x: Tensor) -> Tensor:
-        out: Tensor = self.middle(x)
-        return out
+    def through(self, x: Tensor) -> Any:
+        return self.middle(x)
 
 
 class OwnForward(Net):
@@ -132,9 +127,8 @@ class OwnForward(Net):
 
         self.middle.forward = scaled  # type: ignore[method-assign, assignment]
 
-    def through(self, x: Tensor) -> Tensor:
-        out: Tensor = self.middle(x)
-        return out
+    def through(self, x: Tensor) -> Any:
+        return self.middle(x)
 
 
 class Child(nn.Module):
@@ -142,11 +136,10 @@ class Child(nn.Module):
         super().__init__()
         self.parent = weakref.ref(parent)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         parent = self.parent()
         assert parent is not None
-        out: Tensor = parent.scale * parent.middle(x)
-        return out
+        return parent.scale * parent.middle(x)
 
 
 class WeakParent(Attribute):
@@ -168,9 +161,8 @@ class InObjects(Net):
             "config": types.SimpleNamespace(layer=self.middle, by=lambda x: self.scale * x)
         }
 
-    def through(self, x: Tensor) -> Tensor:
-        out: Tensor = self.kept["config"].by(self.kept["config"].layer(x))
-        return out
+    def through(self, x: Tensor) -> Any:
+        return self.kept["config"].by(self.kept["config"].layer(x))
 
 
 class Remembers(Net):
@@ -208,9 +200,8 @@ class Global(Net):
     def prepare(self) -> None:
         REGISTRY["net"] = self
 
-    def through(self, x: Tensor) -> Tensor:
-        out: Tensor = REGISTRY["net"].middle(x)
-        return out
+    def through(self, x: Tensor) -> Any:
+        return REGISTRY["net"].middle(x)
 
 
 class OfTheClass(Net):
@@ -219,9 +210,8 @@ class OfTheClass(Net):
     def prepare(self) -> None:
         self.layers[:] = [self.middle]
 
-    def through(self, x: Tensor) -> Tensor:
-        out: Tensor = self.layers[0](x)
-        return out
+    def through(self, x: Tensor) -> Any:
+        return self.layers[0](x)
 
 
 class Cached(Attribute):
@@ -244,18 +234,16 @@ class Uncopied(Net):
     def prepare(self) -> None:
         self.kept = [Keeper(self.middle)]
 
-    def through(self, x: Tensor) -> Tensor:
-        out: Tensor = self.kept[0].layer(x)
-        return out
+    def through(self, x: Tensor) -> Any:
+        return self.kept[0].layer(x)
 
 
 class WeakValues(Net):
     def prepare(self) -> None:
         self.kept = weakref.WeakValueDictionary({"middle": self.middle})
 
-    def through(self, x: Tensor) -> Tensor:
-        out: Tensor = self.kept["middle"](x)
-        return out
+    def through(self, x: Tensor) -> Any:
+        return self.kept["middle"](x)
 
 
 class Shared(nn.Linear):
@@ -274,15 +262,14 @@ class Second(Net):
     def prepare(self) -> None:
         self.second = self.scale.data
 
-    def through(self, x: Tensor) -> Tensor:
-        out: Tensor = self.second * self.middle(x)
-        return out
+    def through(self, x: Tensor) -> Any:
+        return self.second * self.middle(x)
 
 
 class SharedCache(Net):
     tables: ClassVar[dict[int, Tensor]] = {}
 
-    def through(self, x: Tensor) -> Tensor:
+    def through(self, x: Tensor) -> Any:
         table = self.tables.setdefault(len(x), torch.ones(len(x), 1))
         return table * super().through(x)
 

@@ -7,7 +7,6 @@ from tests.model.zoo import (
     convolutional,
     hugging_face,
     images,
-    library,
     mechanisms,
     recurrent,
     sequences,
@@ -28,7 +27,7 @@ MORE: tuple[Entry, ...] = (
     *images.ENTRIES,
     *sequences.ENTRIES,
     *mechanisms.ENTRIES,
-    *library.ENTRIES,
+    *hugging_face.MORE,
 )
 """Models with mechanisms of all kinds, for the battery."""
 

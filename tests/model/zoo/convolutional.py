@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -50,11 +51,10 @@ class ChannelsLast(nn.Module):
         self.hidden = nn.Linear(12 * 16, 20)
         self.classify = nn.Linear(20, CLASSES)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         x = functional.max_pool2d(torch.relu(self.conv(x)), 2)
         x = x.permute(0, 2, 3, 1).flatten(1)
-        logits: Tensor = self.classify(torch.relu(self.hidden(x)))
-        return logits
+        return self.classify(torch.relu(self.hidden(x)))
 
 
 class PreBlock(nn.Module):
@@ -68,11 +68,10 @@ class PreBlock(nn.Module):
         self.conv2 = conv(outputs, outputs)
         self.skip = nn.Conv2d(inputs, outputs, 1, stride) if inputs != outputs else None
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         active = torch.relu(self.norm1(x))
         skip = x if self.skip is None else self.skip(active)
-        out: Tensor = skip + self.conv2(torch.relu(self.norm2(self.conv1(active))))
-        return out
+        return skip + self.conv2(torch.relu(self.norm2(self.conv1(active))))
 
 
 class PostBlock(nn.Module):
@@ -299,14 +298,13 @@ class UNet(nn.Module):
         self.join1 = conv(10 + 8, 10)
         self.classify = nn.Conv2d(10, CLASSES, 1)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         one = torch.relu(self.norm1(self.down1(x)))
         two = torch.relu(self.norm2(self.down2(functional.max_pool2d(one, 2))))
         x = torch.relu(self.bottom(functional.max_pool2d(two, 2)))
         x = torch.relu(self.join2(torch.cat([self.up2(x), two], dim=1)))
         x = torch.relu(self.join1(torch.cat([self.up1(x), one], dim=1)))
-        maps: Tensor = self.classify(x)
-        return maps
+        return self.classify(x)
 
 
 def _on_images(make: Callable[[], nn.Module]) -> Callable[[], tuple[nn.Module, Inputs]]:

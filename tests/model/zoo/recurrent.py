@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,10 +27,9 @@ class Recurrent(nn.Module):
         )
         self.classify = nn.Linear(HIDDEN * (2 if both_ways else 1), CLASSES)
 
-    def forward(self, ids: Tensor) -> Tensor:
+    def forward(self, ids: Tensor) -> Any:
         hidden, _ = self.recur(self.embed(ids))
-        logits: Tensor = self.classify(hidden[:, -1])
-        return logits
+        return self.classify(hidden[:, -1])
 
 
 class CellLoop(nn.Module):
@@ -41,14 +41,13 @@ class CellLoop(nn.Module):
         self.cell = nn.LSTMCell(EMBEDDING, HIDDEN)
         self.classify = nn.Linear(HIDDEN, CLASSES)
 
-    def forward(self, ids: Tensor) -> Tensor:
+    def forward(self, ids: Tensor) -> Any:
         embedded = self.embed(ids)
         state = None
         for step in range(ids.shape[1]):
             state = self.cell(embedded[:, step], state)
         assert state is not None
-        logits: Tensor = self.classify(state[0])
-        return logits
+        return self.classify(state[0])
 
 
 class GatedLinear(nn.Module):
@@ -60,10 +59,9 @@ class GatedLinear(nn.Module):
         self.gated = nn.Linear(24, 2 * HIDDEN)
         self.classify = nn.Linear(HIDDEN, CLASSES)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         hidden = functional.glu(self.gated(torch.relu(self.stem(x))), dim=-1)
-        logits: Tensor = self.classify(hidden)
-        return logits
+        return self.classify(hidden)
 
 
 def _on_ids(make: Callable[[], nn.Module]) -> Callable[[], tuple[nn.Module, Inputs]]:

@@ -20,7 +20,7 @@ from submodel.schemes import Draw, Random
 from submodel.schemes.draw import draw_units
 from tests.model.zoo import MORE, ZOO, Entry
 from tests.model.zoo.battery import battery
-from tests.model.zoo.library import LEVIT
+from tests.model.zoo.hugging_face import LEVIT
 from tests.pins import nets
 from tests.pins.store import NETS
 from tests.support.reference import RestrictedStatistics, kept_mask, masked, plain_attention

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -21,13 +23,12 @@ class Attention(nn.Module):
         self.project = nn.Linear(width, 3 * width)
         self.out = nn.Linear(width, width)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         batch, tokens, _ = x.shape
         qkv = self.project(x).reshape(batch, tokens, 3, self.heads, self.head_size)
         q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)
         attended = functional.scaled_dot_product_attention(q, k, v)
-        out: Tensor = self.out(attended.transpose(1, 2).flatten(2))
-        return out
+        return self.out(attended.transpose(1, 2).flatten(2))
 
 
 class VisionBlock(nn.Module):
@@ -42,10 +43,9 @@ class VisionBlock(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(width, 40), nn.GELU(), nn.Linear(40, width))
         self.scale2 = nn.Parameter(torch.ones(width))
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         x = x + self.scale1 * self.attention(self.norm1(x))
-        out: Tensor = x + self.scale2 * self.mlp(self.norm2(x))
-        return out
+        return x + self.scale2 * self.mlp(self.norm2(x))
 
 
 class VisionTransformer(nn.Module):
@@ -60,11 +60,10 @@ class VisionTransformer(nn.Module):
         self.norm = nn.LayerNorm(width)
         self.classify = nn.Linear(width, CLASSES)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         x = self.patches(x).flatten(2).transpose(1, 2)
         x = torch.cat([self.token.expand(x.shape[0], -1, -1), x], dim=1) + self.positions
-        logits: Tensor = self.classify(self.norm(self.blocks(x))[:, 0])
-        return logits
+        return self.classify(self.norm(self.blocks(x))[:, 0])
 
 
 class MixerBlock(nn.Module):
@@ -77,10 +76,9 @@ class MixerBlock(nn.Module):
         self.norm2 = nn.LayerNorm(width)
         self.over_channels = nn.Sequential(nn.Linear(width, 36), nn.GELU(), nn.Linear(36, width))
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         x = x + self.over_tokens(self.norm1(x).transpose(1, 2)).transpose(1, 2)
-        out: Tensor = x + self.over_channels(self.norm2(x))
-        return out
+        return x + self.over_channels(self.norm2(x))
 
 
 class Mixer(nn.Module):
@@ -93,10 +91,9 @@ class Mixer(nn.Module):
         self.norm = nn.LayerNorm(width)
         self.classify = nn.Linear(width, CLASSES)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         x = self.patches(x).flatten(2).transpose(1, 2)
-        logits: Tensor = self.classify(self.norm(self.blocks(x)).mean(1))
-        return logits
+        return self.classify(self.norm(self.blocks(x)).mean(1))
 
 
 class MultiheadNet(nn.Module):
@@ -109,12 +106,11 @@ class MultiheadNet(nn.Module):
         self.attention = nn.MultiheadAttention(width, heads, batch_first=True)
         self.classify = nn.Linear(width, CLASSES)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         x = self.embed(x)
         y = self.norm(x)
         x = x + self.attention(y, y, y, need_weights=False)[0]
-        logits: Tensor = self.classify(x.mean(1))
-        return logits
+        return self.classify(x.mean(1))
 
 
 class EncoderNet(nn.Module):
@@ -131,9 +127,8 @@ class EncoderNet(nn.Module):
         )
         self.classify = nn.Linear(width, CLASSES)
 
-    def forward(self, x: Tensor) -> Tensor:
-        logits: Tensor = self.classify(self.encoder(self.embed(x)).mean(1))
-        return logits
+    def forward(self, x: Tensor) -> Any:
+        return self.classify(self.encoder(self.embed(x)).mean(1))
 
 
 class SequenceNet(nn.Module):
@@ -146,10 +141,9 @@ class SequenceNet(nn.Module):
         self.norm = nn.LayerNorm(width, elementwise_affine=False)
         self.classify = nn.Linear(width, CLASSES)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         x = self.embed(x)
-        logits: Tensor = self.classify(self.norm(self.sequence(x, x[:, 1:])).mean(1))
-        return logits
+        return self.classify(self.norm(self.sequence(x, x[:, 1:])).mean(1))
 
 
 ENTRIES = (
