@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from submodel.model.axes import Axes
 from submodel.model.axes.layout import Along, FixedPart, Layout, Product
+from submodel.model.cut import UnitCut
+from submodel.schemes import Draw, Random
+from submodel.schemes.draw import draw_units
+from tests.model.zoo.net import Net
+
+__all__ = ["IMAGE", "SEQUENCE", "VECTOR", "Net", "cut_by", "layouts", "parameter", "text"]
 
 
 def text(layout: Layout) -> str:
@@ -28,19 +33,9 @@ def layouts(axes: Axes) -> dict[str, tuple[str, ...]]:
     return {name: tuple(map(text, found)) for name, found in axes.layouts.items()}
 
 
-class Net(nn.Module):
-    """Layers by name, and any function of them and an input as forward."""
-
-    def __init__(
-        self, forward: Callable[[Any, Tensor], Any], **layers: nn.Module | nn.Parameter
-    ) -> None:
-        super().__init__()
-        for name, layer in layers.items():
-            setattr(self, name, layer)
-        self._forward = forward
-
-    def forward(self, x: Tensor) -> Any:
-        return self._forward(self, x)
+def cut_by(axes: Axes, share: float = 0.5, draw: int = 0, sampling: Any = "fixed") -> UnitCut:
+    """Random units of every axis: a share of them, or each with that chance."""
+    return draw_units(Random(sampling), axes, share, Draw(0, draw, 0))
 
 
 def parameter(*shape: int) -> nn.Parameter:

@@ -17,9 +17,7 @@ from submodel.model.axes import trace
 from submodel.model.axes.declare import from_json, to_json
 from submodel.model.axes.record import to_change
 from submodel.model.build import build_module
-from submodel.schemes import Draw, Random
-from submodel.schemes.draw import draw_units
-from tests.model.axes.nets import VECTOR, Net
+from tests.model.axes.nets import VECTOR, Net, cut_by
 
 TABLE = torch.linspace(0, 1, 8)
 
@@ -93,6 +91,6 @@ def test_a_sub_model_that_does_not_run_names_the_line() -> None:
         return m.out(m.up(x)[:, :4].repeat(1, 2))
 
     net = Net(forward, up=nn.Linear(6, 8), out=nn.Linear(8, 3))
-    cut = draw_units(Random("fixed"), trace(net, VECTOR), 0.5, Draw(0, 0, 0))
+    cut = cut_by(trace(net, VECTOR))
     with pytest.raises(SubmodelError, match=r"test_advice.py:\d+ in .*forward\. A size"):
         build_module(net, cut, example_inputs=VECTOR)

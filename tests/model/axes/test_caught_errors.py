@@ -16,8 +16,7 @@ from submodel.model.build import build_module
 from submodel.model.build.checks import OutputCheck
 from submodel.model.cost import count_flops
 from submodel.model.cut import UnitCut
-from submodel.schemes import Draw, Random
-from submodel.schemes.draw import draw_units
+from tests.model.axes.nets import cut_by
 from tests.model.zoo.net import Net
 
 X = torch.randn(2, 6, generator=torch.Generator().manual_seed(0))
@@ -57,7 +56,7 @@ def test_numbers_after_a_caught_error_are_those_of_the_code() -> None:
     axes = trace(made, X)
     assert axes.cut_by_capacity == {"up": 8, "middle#2": 4}
     assert "written in the code" in axes.kept_whole["middle#1"]
-    cut = draw_units(Random("fixed"), axes, 0.5, Draw(0, 0, 0))
+    cut = cut_by(axes)
     assert build_module(made, cut, example_inputs=X)(X).shape == (2, 3)
 
 

@@ -14,22 +14,15 @@ from torch.nn import functional
 from submodel.model.axes.layout import Along, Layout
 from submodel.model.axes.number import Attribute, Number, NumberLog, Operation, SizeOf
 from submodel.model.axes.number_watch import watch_numbers
+from tests.model.axes.nets import Net
 
 Forward = Callable[[Any, Tensor], Any]
 HEADS, SIZE, WIDTH = Attribute("heads"), Attribute("size"), Attribute("width")
 
 
-class Net(nn.Module):
-    """Stores 4, 6 and 24 and does what it is told."""
-
-    def __init__(self, forward: Forward) -> None:
-        super().__init__()
-        self.heads, self.size, self.width = 4, 6, 24
-        self.inner = nn.LSTM(24, 4)
-        self.told = forward
-
-    def forward(self, x: Tensor) -> Any:
-        return self.told(self, x)
+def numbered(forward: Forward) -> Any:
+    """A net that stores 4, 6 and 24."""
+    return Net(forward, heads=4, size=6, width=24, inner=nn.LSTM(24, 4))
 
 
 def part(d: int, size: int) -> Along:
@@ -37,7 +30,7 @@ def part(d: int, size: int) -> Along:
 
 
 def watched(forward: Forward) -> NumberLog:
-    net, x = Net(forward), torch.ones(2, 24)
+    net, x = numbered(forward), torch.ones(2, 24)
     with watch_numbers(net, lambda t: [part(d, n) for d, n in enumerate(t.shape)]) as found:
         net(x)
     assert [type(value) for value in (net.heads, net.size, net.width)] == [int] * 3
@@ -148,7 +141,7 @@ def test_integers_are_restored_after_an_error() -> None:
     def fail(m: Any, x: Tensor) -> None:
         raise ValueError("no")
 
-    net = Net(fail)
+    net = numbered(fail)
     with pytest.raises(ValueError, match="no"), watch_numbers(net, lambda _: None):
         net(torch.ones(2, 24))
     assert type(net.heads) is int

@@ -21,19 +21,13 @@ from tests.support.reference import masked
 NOISE, IMAGE, VIDEO = torch.randn(2, 6), torch.randn(2, 3, 8, 8), torch.randn(2, 3, 4)
 
 
-def with_numbers(net: Any, **numbers: int) -> Any:
-    vars(net).update(numbers)
-    return net
-
-
 def generator() -> Any:
     def forward(net: Any, z: Tensor) -> Any:
         image = torch.relu(net.fc(z)).view(-1, 2 * net.c, 4, 4)
         return net.last(torch.relu(net.norm(net.up(image))))
 
     up, last = nn.ConvTranspose2d(16, 8, 4, 2, 1), nn.Conv2d(8, 3, 1)
-    net = Net(forward, fc=nn.Linear(6, 256), up=up, norm=nn.BatchNorm2d(8), last=last)
-    return with_numbers(net, c=8)
+    return Net(forward, fc=nn.Linear(6, 256), up=up, norm=nn.BatchNorm2d(8), last=last, c=8)
 
 
 def discriminator() -> Any:
@@ -41,15 +35,14 @@ def discriminator() -> Any:
         return net.fc(torch.relu(net.b(torch.relu(net.a(x)))).view(-1, 4 * 4 * 2 * net.c))
 
     a, b = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 16, 4, 2, 1)
-    return with_numbers(Net(forward, a=a, b=b, fc=nn.Linear(256, 1)), c=8)
+    return Net(forward, a=a, b=b, fc=nn.Linear(256, 1), c=8)
 
 
 def two_integers() -> Any:
     def forward(net: Any, z: Tensor) -> Any:
         return net.last(net.fc(z).view(-1, 2 * net.ratio * net.width, 4))
 
-    net = Net(forward, fc=nn.Linear(6, 96), last=nn.Conv1d(24, 2, 1))
-    return with_numbers(net, ratio=3, width=4)
+    return Net(forward, fc=nn.Linear(6, 96), last=nn.Conv1d(24, 2, 1), ratio=3, width=4)
 
 
 def shift() -> Any:
@@ -63,7 +56,7 @@ def shift() -> Any:
         moved[:, 2 * fold :] = x[:, 2 * fold :]
         return net.b(moved)
 
-    return with_numbers(Net(forward, a=nn.Conv1d(3, 16, 1), b=nn.Conv1d(16, 2, 1)), parts=8)
+    return Net(forward, a=nn.Conv1d(3, 16, 1), b=nn.Conv1d(16, 2, 1), parts=8)
 
 
 def spatial_shift() -> Any:
@@ -89,7 +82,7 @@ def part_of_an_integer() -> Any:
 
     layers: dict[str, nn.Module] = {"a": nn.Conv2d(3, 16, 1), "gate": nn.Conv2d(16, 2, 1)}
     layers |= {"value": nn.Conv2d(16, 8, 1), "b": nn.Conv1d(8, 2, 1), "d": nn.Conv1d(2, 2, 1)}
-    return with_numbers(Net(forward, **layers), width=16)
+    return Net(forward, **layers, width=16)
 
 
 def shares_out() -> Any:
@@ -101,7 +94,7 @@ def shares_out() -> Any:
         return net.last(joined.view(-1, 3 * net.c))
 
     layers = {"b": nn.Linear(8, 8), "d": nn.Linear(8, 8), "last": nn.Linear(24, 2)}
-    return with_numbers(Net(forward, a=nn.Linear(6, 8), **layers), c=8)
+    return Net(forward, a=nn.Linear(6, 8), **layers, c=8)
 
 
 CASES: dict[str, tuple[Callable[[], Any], Tensor, dict[str, int]]] = {

@@ -14,9 +14,7 @@ from torch.nn import functional
 from submodel.model.axes import trace
 from submodel.model.build import build_module
 from submodel.model.cut import UnitCut
-from submodel.schemes import Draw, Random
-from submodel.schemes.draw import draw_units
-from tests.model.axes.nets import SEQUENCE, layouts
+from tests.model.axes.nets import SEQUENCE, cut_by, layouts
 from tests.support.reference import masked
 
 
@@ -50,7 +48,7 @@ class Mixture(nn.Module):
 
 
 def halves(net: nn.Module, x: Tensor) -> UnitCut:
-    return draw_units(Random("fixed"), trace(net, x), 0.5, Draw(0, 0, 0))
+    return cut_by(trace(net, x))
 
 
 def test_an_expert_that_no_example_chose_is_cut_like_one_that_was_chosen() -> None:
@@ -111,7 +109,7 @@ def test_products_of_groups_run_and_train_at_any_width(draw: int) -> None:
     plain.load_state_dict(net.state_dict())
     axes = trace(net, SEQUENCE)
     assert set(axes.cut_by_capacity) == {"embed", "up"}
-    cut = draw_units(Random("bernoulli"), axes, 0.5, Draw(0, draw, 0))
+    cut = cut_by(axes, 0.5, draw, "bernoulli")
     assert any(len(units) % 4 for units in cut.units.values())
     small = build_module(net, cut, example_inputs=SEQUENCE)
     reference = build_module(plain, cut)

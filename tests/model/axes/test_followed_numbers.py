@@ -17,21 +17,8 @@ from submodel.model.axes import trace
 from submodel.model.axes.declare import from_json, to_json
 from submodel.model.build import build_module
 from submodel.model.cut import UnitCut
-from submodel.schemes import Draw, Random
-from submodel.schemes.draw import draw_units
-from tests.model.axes.nets import IMAGE, SEQUENCE, VECTOR, Net
+from tests.model.axes.nets import IMAGE, SEQUENCE, VECTOR, Net, cut_by
 from tests.support.reference import RestrictedStatistics, masked
-
-
-class Owner(Net):
-    """A net with numbers of its own."""
-
-    def __init__(
-        self, forward: Callable[[Any, Tensor], Any], numbers: dict[str, int], **layers: Any
-    ) -> None:
-        super().__init__(forward, **layers)
-        for name, value in numbers.items():
-            setattr(self, name, value)
 
 
 def check(net: nn.Module, x: Tensor, *, mixes: bool = False) -> list[tuple[Any, UnitCut]]:
@@ -42,7 +29,7 @@ def check(net: nn.Module, x: Tensor, *, mixes: bool = False) -> list[tuple[Any, 
     assert axes.cut_by_capacity
     found = []
     for number, capacity in enumerate((0.3, 0.5, 0.5, 0.7)):
-        cut = draw_units(Random("bernoulli"), axes, capacity, Draw(0, number, 0))
+        cut = cut_by(axes, capacity, number, "bernoulli")
         small = build_module(net, cut, example_inputs=x)
         with torch.no_grad():
             zeroed = masked(net, cut)
@@ -64,7 +51,7 @@ def checked_width(m: Any, x: Tensor) -> Any:
 
 
 def test_a_number_that_is_compared_with_a_size_follows_it() -> None:
-    net = Owner(checked_width, {"width": 12}, up=nn.Linear(6, 12), down=nn.Linear(12, 3))
+    net = Net(checked_width, width=12, up=nn.Linear(6, 12), down=nn.Linear(12, 3))
     for small, cut in check(net, VECTOR):
         assert small.width == len(cut.units["up"])
 
@@ -81,7 +68,7 @@ def test_comparisons_of_stored_numbers_keep_their_outcome(outputs: int) -> None:
     layers = {"main": nn.Linear(8, outputs), "down": nn.Linear(outputs, 3)}
     if outputs != 8:
         layers["skip"] = nn.Linear(8, outputs)
-    net = Owner(shortcut, {"inputs": 8, "outputs": outputs}, up=nn.Linear(6, 8), **layers)
+    net = Net(shortcut, inputs=8, outputs=outputs, up=nn.Linear(6, 8), **layers)
     check(net, VECTOR)
 
 
@@ -92,7 +79,7 @@ def test_a_comparison_that_a_cut_must_change_is_refused_by_its_line() -> None:
 
     net = Net(forward, up=nn.Linear(6, 12), down=nn.Linear(12, 3))
     axes = trace(net, VECTOR)
-    cut = draw_units(Random("fixed"), axes, 0.5, Draw(0, 0, 0))
+    cut = cut_by(axes)
     with pytest.raises(SubmodelError, match=r"test_followed_numbers.py:\d+ in .*forward compares"):
         build_module(net, cut)
 
@@ -118,10 +105,10 @@ def heads_by_batch(m: Any, x: Tensor) -> Any:
 
 
 def test_a_number_that_is_only_computed_with_is_solved_for() -> None:
-    net = Owner(heads_by_batch, {"heads": 2}, qkv=nn.Linear(6, 36), out=nn.Linear(12, 3))
+    net = Net(heads_by_batch, heads=2, qkv=nn.Linear(6, 36), out=nn.Linear(12, 3))
     axes = trace(net, SEQUENCE)
     for draw in range(3):
-        cut = draw_units(Random("bernoulli"), axes, 0.5, Draw(0, draw, 0))
+        cut = cut_by(axes, 0.5, draw, "bernoulli")
         small = build_module(net, cut, example_inputs=SEQUENCE)
         assert small.heads == 2
         trace(small, SEQUENCE)  # its own permutations are verified
@@ -156,7 +143,7 @@ def test_groups_of_a_computed_weight_are_known(computed: Any) -> None:
     net = Grouped(computed).eval()
     axes = trace(net, IMAGE)
     for draw in range(3):
-        cut = draw_units(Random("fixed"), axes, 0.5, Draw(0, draw, 0))
+        cut = cut_by(axes, 0.5, draw)
         small: Any = build_module(net, cut, example_inputs=IMAGE)
         assert (small.grouped.groups, small.down.in_features) == (4, 8)
         trace(small, IMAGE)  # its own permutations are verified
@@ -241,9 +228,10 @@ def test_attention_as_a_function_is_followed() -> None:
         )
         return m.down(out.transpose(0, 1))
 
-    net = Owner(
+    net = Net(
         forward,
-        {"width": 12, "heads": 3},
+        width=12,
+        heads=3,
         up=nn.Linear(6, 12),
         joined=nn.Linear(12, 36),
         out=nn.Linear(12, 12),
@@ -302,10 +290,10 @@ def test_a_multiple_of_another_size_is_cut_with_it() -> None:
         return m.out(torch.einsum("bhnm,bmhd->bnhd", a, v).flatten(2))
 
     numbers = {"heads": 3, "size": 4, "ratio": 2}
-    net = Owner(forward, numbers, qkv=nn.Linear(6, 48), out=nn.Linear(24, 3))
+    net = Net(forward, **numbers, qkv=nn.Linear(6, 48), out=nn.Linear(24, 3))
     axes = trace(net, SEQUENCE)
     for draw in range(3):
-        cut = draw_units(Random("bernoulli"), axes, 0.5, Draw(0, draw, 0))
+        cut = cut_by(axes, 0.5, draw, "bernoulli")
         small: Any = build_module(net, cut, example_inputs=SEQUENCE)
         assert small.out.in_features == 3 * 2 * small.size
         trace(small, SEQUENCE)  # its own permutations are verified
@@ -319,4 +307,4 @@ def test_a_number_of_which_only_a_quotient_counts_may_be_any_that_gives_it() -> 
         return m.out(h.view(*x.shape[:2], m.heads, m.width // m.heads).cos().flatten(2))
 
     layers = {"up": nn.Linear(6, 12), "inner": nn.Linear(12, 12), "out": nn.Linear(12, 2)}
-    check(Owner(forward, {"heads": 2, "width": 12}, **layers), SEQUENCE)
+    check(Net(forward, heads=2, width=12, **layers), SEQUENCE)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.model.zoo.battery import battery
-from tests.model.zoo.entry import Entry
+from tests.model.zoo.net import Entry
 
 PARTS: dict[str, Callable[[Tensor], Sequence[Tensor]]] = {
     "chunk": lambda x: x.chunk(2, -1),

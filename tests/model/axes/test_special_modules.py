@@ -18,10 +18,9 @@ from submodel.model.axes import declare, trace
 from submodel.model.axes.layout import Along, FixedPart
 from submodel.model.build import build_module
 from submodel.model.cut import WHOLE, UnitCut
-from submodel.schemes import Draw, Random
-from submodel.schemes.draw import draw_units
+from tests.model.axes.nets import cut_by
 from tests.model.zoo.battery import battery
-from tests.model.zoo.entry import Entry
+from tests.model.zoo.net import Entry
 from tests.support.axes import axes_of
 
 X = torch.randn(4, 6, generator=torch.Generator().manual_seed(0))
@@ -190,7 +189,7 @@ def test_an_exported_program_is_cut_as_its_module() -> None:
     with pytest.raises(ConfigError, match=r"a ExportedProgram is not an nn\.Module"):
         trace(program, X)  # type: ignore[arg-type]
     module = program.module()
-    cut = draw_units(Random("bernoulli"), trace(module, X), 0.5, Draw(0, 0, 0))
+    cut = cut_by(trace(module, X), sampling="bernoulli")
     small = build_module(module, cut, example_inputs=X)
     plain = build_module(net(), UnitCut(cut.axes, cut.units), example_inputs=X)
     torch.testing.assert_close(small(X), plain(X))

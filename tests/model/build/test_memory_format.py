@@ -22,8 +22,7 @@ from submodel.model.build import build_module, load, skeleton, tensors_of, to_de
 from submodel.model.cut import WHOLE, CoordinateCut, UnitCut, gather, lay_out
 from submodel.model.norm import StaticBatchNorm
 from submodel.prepare.setup import prepare
-from submodel.schemes import Draw, Random
-from submodel.schemes.draw import draw_units
+from tests.model.axes.nets import cut_by
 
 X = torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 
@@ -85,7 +84,7 @@ def test_the_whole_has_the_same_bits(make: Any) -> None:
 
 def test_a_cut_keeps_the_order_of_the_dimensions() -> None:
     net = channels_last()
-    cut = draw_units(Random("bernoulli"), trace(net, X), 0.5, Draw(0, 0, 0))
+    cut = cut_by(trace(net, X), sampling="bernoulli")
     small = build_module(net, cut, example_inputs=X)
     for name, parameter in small.named_parameters():
         if parameter.dim() == 4:

@@ -17,8 +17,7 @@ from submodel.errors import ConfigError
 from submodel.model.axes import trace
 from submodel.model.build import build_module
 from submodel.model.cut import WHOLE
-from submodel.schemes import Draw, Random
-from submodel.schemes.draw import draw_units
+from tests.model.axes.nets import cut_by
 from tests.support.snapshot import changes, snapshot
 
 SEEN: dict[object, object] = {}
@@ -188,7 +187,7 @@ def test_tracing_and_building_leave_no_trace(kind: type[Net], ran: bool) -> None
     before, seen = snapshot(net), list(SEEN.items())
     axes = trace(net, X)
     assert changes(before, snapshot(net)) == []
-    cut = draw_units(Random("bernoulli"), axes, 0.5, Draw(0, 0, 0))
+    cut = cut_by(axes, sampling="bernoulli")
     for one in (cut, WHOLE):
         small = (
             build_module(net, one, example_inputs=X)
@@ -214,7 +213,7 @@ def test_reading_a_computed_weight_leaves_no_trace() -> None:
     net = Net().train()
     parametrizations.spectral_norm(net.middle)
     before = snapshot(net)
-    cut = draw_units(Random("fixed"), trace(net, X), 0.5, Draw(0, 0, 0))
+    cut = cut_by(trace(net, X))
     small: Any = build_module(net, cut, example_inputs=X)
     assert small.middle.out_features == 4
     assert changes(before, snapshot(net)) == []
@@ -222,7 +221,7 @@ def test_reading_a_computed_weight_leaves_no_trace() -> None:
     grouped = nn.Sequential(nn.Conv1d(6, 8, 1), nn.Conv1d(8, 8, 1, groups=2), nn.Conv1d(8, 3, 1))
     parametrizations.spectral_norm(grouped[1])
     before = snapshot(grouped)
-    cut = draw_units(Random("fixed"), trace(grouped, X[..., None]), 0.5, Draw(0, 0, 0))
+    cut = cut_by(trace(grouped, X[..., None]))
     small = build_module(grouped, cut, example_inputs=X[..., None])
     assert small[1].weight.shape == (4, 2, 1)
     assert changes(before, snapshot(grouped)) == []

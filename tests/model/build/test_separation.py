@@ -20,10 +20,9 @@ from submodel.errors import SubmodelError
 from submodel.model.axes import trace
 from submodel.model.build import build_module
 from submodel.model.cut import WHOLE, UnitCut
-from submodel.schemes import Draw, Random
-from submodel.schemes.draw import draw_units
+from tests.model.axes.nets import cut_by
 from tests.model.zoo.battery import battery
-from tests.model.zoo.entry import Entry
+from tests.model.zoo.net import Entry
 
 REGISTRY: dict[str, Any] = {}
 X = torch.randn(4, 6, generator=torch.Generator().manual_seed(0))
@@ -307,7 +306,7 @@ def test_what_cannot_be_redirected_is_named(kind: type[Net], capacity: float) ->
         if capacity == 1:  # without a trace
             build_module(net, WHOLE, example_inputs=X)
         else:
-            cut = draw_units(Random("fixed"), trace(net, X), capacity, Draw(0, 0, 0))
+            cut = cut_by(trace(net, X), capacity)
             build_module(net, cut, example_inputs=X)
 
     try:

@@ -12,7 +12,7 @@ from tests.model.zoo import (
     sequences,
     transformer,
 )
-from tests.model.zoo.entry import Entry
+from tests.model.zoo.net import Entry
 
 ZOO: tuple[Entry, ...] = (
     *builtin.ENTRIES,

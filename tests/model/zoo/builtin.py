@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from submodel.model.zoo import make_model
-from tests.model.zoo.entry import Entry, Inputs
+from tests.model.zoo.net import Entry, Inputs
 
 
 def _entry(name: str, inputs: tuple[int, ...], width: int) -> Entry:

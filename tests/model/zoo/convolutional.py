@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tests.model.zoo.entry import Entry, Inputs
+from tests.model.zoo.net import Entry, Inputs
 
 CLASSES = 7
 Norm = Callable[[int], nn.Module]

@@ -16,8 +16,7 @@ from submodel.model.axes.declare import from_json, to_json
 from submodel.model.build import build_module, tensors_of
 from submodel.model.build.checks import OutputCheck
 from submodel.model.cut import UnitCut, count_values, gather
-from submodel.schemes import Draw, Random
-from submodel.schemes.draw import draw_units
+from tests.model.axes.nets import cut_by
 from tests.model.zoo import MORE, ZOO, Entry
 from tests.model.zoo.battery import battery
 from tests.model.zoo.hugging_face import LEVIT
@@ -47,7 +46,7 @@ class Case:
 def case(entry: Entry) -> Case:
     module, inputs = entry.make()
     axes = trace(module, inputs, outputs=entry.outputs, verify=True)
-    half = draw_units(Random("fixed"), axes, 0.5, Draw(0, 0, 0))
+    half = cut_by(axes)
     return Case(module, inputs, axes, half, OutputCheck(module, inputs, entry.outputs))
 
 
@@ -95,11 +94,11 @@ def test_every_further_net_goes_through_the_battery_and_is_cut(entry: Entry) -> 
     measured = battery(entry)
     assert measured.claimed == (not entry.mixes)
     module, inputs = entry.make()
-    half = draw_units(Random("fixed"), measured.axes, 0.5, Draw(0, 0, 0))
+    half = cut_by(measured.axes)
     check_pins(entry, measured.axes)
     parameters = {name: p.detach() for name, p in module.named_parameters()}
     assert count_values(half, parameters) <= 0.6 * sum(p.numel() for p in parameters.values())
-    some = draw_units(Random("bernoulli"), measured.axes, 0.5, Draw(0, 1, 0))
+    some = cut_by(measured.axes, 0.5, 1, "bernoulli")
     trace(build_module(module, some), inputs, outputs=entry.outputs)
 
 
@@ -122,7 +121,7 @@ def test_values_as_a_multiple_of_keys_are_cut_with_them() -> None:
     module, inputs = LEVIT.make()
     axes = trace(module, inputs, outputs=LEVIT.outputs)
     for draw in range(2):
-        cut = draw_units(Random("bernoulli"), axes, 0.5, Draw(0, draw, 0))
+        cut = cut_by(axes, 0.5, draw, "bernoulli")
         sub_model = build_module(module, cut, example_inputs=inputs, outputs=LEVIT.outputs)
         with torch.no_grad():
             wanted = LEVIT.result(masked(LEVIT.make()[0], cut), inputs)
@@ -159,7 +158,7 @@ def test_the_sub_model_is_the_full_model_without_the_dropped_units(entry: Entry)
 def test_any_number_of_units_can_be_drawn(entry: Entry, capacity: float) -> None:
     """Bernoulli: no two axes keep the same share, so nothing fits together by luck."""
     given = case(entry)
-    cut = draw_units(Random("bernoulli"), given.axes, capacity, Draw(0, 1, 0))
+    cut = cut_by(given.axes, capacity, 1, "bernoulli")
     module = given.build(cut)
     with torch.no_grad():
         same(entry.result(module, given.inputs), expected(entry, cut, mixes=entry.mixes))
@@ -181,7 +180,7 @@ def test_the_other_factor_of_each_product_can_be_cut_instead(entry: Entry) -> No
     given = case(entry)
     others = tuple(given.axes.kept_whole)
     axes = trace(given.module, given.inputs, outputs=entry.outputs, cut=others, verify=False)
-    cut = draw_units(Random("fixed"), axes, 0.5, Draw(0, 0, 0))
+    cut = cut_by(axes)
     module = given.build(cut)
     mixes = any(axis in axes.inexact for axis in cut.units)
     with torch.no_grad():

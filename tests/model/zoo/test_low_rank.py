@@ -31,8 +31,9 @@ from submodel.runs.export import trained_module, trained_state
 from submodel.runs.loop import Interruption, RunFolder, run_rounds
 from submodel.runs.open import Run
 from submodel.runs.training import Training
-from submodel.schemes import Draw, Random, Static
+from submodel.schemes import Draw, Static
 from submodel.schemes.draw import draw_units
+from tests.model.axes.nets import cut_by
 from tests.model.zoo import ZOO, Entry
 from tests.support.common import RULES, SCHEMES, WIDTHS, tiny_images
 from tests.support.engines import EXACT_TOLERANCE, assert_equal_updates, doubled, setup_of
@@ -150,7 +151,7 @@ def test_every_architecture_keeps_its_function_and_is_cut_exactly(entry: Entry) 
     axes = only_ranks(low, trace(low, inputs, outputs=entry.outputs))
     assert len(axes.cut_by_capacity) == len(factors_of(low))
     assert axes.exact
-    cut = draw_units(Random("fixed"), axes, 0.5, Draw(0, 0, 0))
+    cut = cut_by(axes)
     small = build_module(low, cut, example_inputs=inputs, outputs=entry.outputs)
     with torch.no_grad(), plain_attention():
         for one, other in ((low, net), (small, masked(low, cut))):

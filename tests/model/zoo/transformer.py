@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tests.model.zoo.entry import Entry
+from tests.model.zoo.net import Entry
 
 CLASSES = 7
 
