@@ -1,4 +1,4 @@
-"""`axes.exact` against what is measured: nets by whose code a size reaches the arithmetic."""
+"""`axes.exact` against what is measured; verification catches wrong couplings; large models too."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from submodel.model.axes import AxesError, Dimension, declare, trace
+from submodel.model.axes import CLASSES, AxesError, Dimension, declare, keep, trace, verify
 from submodel.model.axes.declare import from_json, to_json
+from submodel.model.axes.forward import isolate, weights_of
 from submodel.model.axes.measure import measure
-from submodel.model.axes.verify import Example
+from submodel.model.axes.verify import Example, NotOnDemandError, OnDemand, distance
 from submodel.model.build import build_module, tensors_of
 from submodel.model.cut import UnitCut
 from submodel.model.inspect import findings
@@ -144,8 +145,8 @@ def test_a_layer_derived_from_one_of_torch() -> None:
 def test_a_learned_query_that_has_no_such_units() -> None:
     """Copies of one value along the width: zero at no masked unit."""
     net = Hidden(lambda net, z: z + z @ net.q.expand(z.shape[-1], 1), q=parameter(1, 1))
-    for verify in (False, True):
-        axes = trace(net, VECTOR, verify=verify)
+    for verified in (False, True):
+        axes = trace(net, VECTOR, verify=verified)
         assert axes.inexact["a"] == ("mm multiplies two activations",)
     assert differs(net, VECTOR)
 
@@ -279,3 +280,202 @@ def test_a_layer_with_two_names_has_one_value() -> None:
     axes = trace(OneNormTwice(), torch.randn(5, 6))
     assert axes.measured
     assert axes.cut_by_capacity == {"first": 8}
+
+
+X = torch.randn(2, 6, generator=torch.Generator().manual_seed(0))
+
+
+def check(module: nn.Module, members: dict[str, tuple[Dimension, ...]], x: Tensor = X) -> None:
+    verify(module, x, declare(weights_of(module), members))
+
+
+class Flatten(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 1)
+        self.out = nn.Linear(64, 2)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.out(self.conv(x).permute(0, 2, 3, 1).flatten(1))
+
+
+def test_a_wrong_order_in_a_product_is_caught() -> None:
+    conv: dict[str, tuple[Dimension, ...]] = {"conv.weight": ("c",), "conv.bias": ("c",)}
+    image = torch.randn(2, 3, 4, 4, generator=torch.Generator().manual_seed(0))
+    check(Flatten(), {**conv, "out.weight": (None, (16, "c"))}, image)
+    with pytest.raises(AxesError, match=r"axis 'c' \(conv.weight\[0\], conv.bias\[0\], out"):
+        check(Flatten(), {**conv, "out.weight": (None, ("c", 16))}, image)
+
+
+class Branch(nn.Module):
+    """A residual branch that starts with next to no weight."""
+
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(6, 8, bias=False), nn.Linear(8, 6, bias=False)
+        self.scale = nn.Parameter(torch.full((6,), scale))
+
+    def forward(self, x: Tensor) -> Any:
+        return x + self.scale * self.down(self.up(x))
+
+
+@pytest.mark.parametrize("scale", [0.0, 1e-6, 1.0])
+def test_a_branch_that_starts_at_nothing_hides_no_mistake(scale: float) -> None:
+    check(Branch(scale), {"up.weight": ("h",), "down.weight": (None, "h")})
+    with pytest.raises(AxesError, match="axis 'h'"):
+        check(Branch(scale), {"up.weight": ("h",)})
+
+
+def test_fresh_norms_hide_no_mistake() -> None:
+    net = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 2))
+    for name in ("1.weight", "1.bias", "1.running_mean", "1.running_var"):
+        members: dict[str, tuple[Dimension, ...]] = {"2.weight": (None, "h")}
+        for along in ("0.weight", "0.bias", "1.weight", "1.bias"):
+            members[along] = ("h",)
+        members |= {"1.running_mean": ("h",), "1.running_var": ("h",)}
+        check(net, members)
+        del members[name]
+        with pytest.raises(AxesError, match="axis 'h'"):
+            check(net, members)
+
+
+@pytest.mark.parametrize("width", [2, 3])
+def test_two_small_axes_that_should_be_one(width: int) -> None:
+    net = nn.Sequential(nn.Linear(6, width, bias=False), nn.Linear(width, 2))
+    with pytest.raises(AxesError):
+        check(net, {"0.weight": ("one",), "1.weight": (None, "other")})
+
+
+def test_only_the_guilty_axis_is_named() -> None:
+    net = nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 9), nn.Linear(9, 2))
+    with pytest.raises(AxesError) as caught:
+        check(
+            net,
+            {
+                "0.weight": ("good",),
+                "0.bias": ("good",),
+                "1.weight": ("bad", "good"),
+                "2.weight": (None, "bad"),
+            },
+        )
+    assert "'bad' (1.weight[0], 2.weight[1])" in str(caught.value)
+    assert "good" not in str(caught.value)
+
+
+def test_classes_move_with_their_axis() -> None:
+    net = nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 3))
+    check(net, {"1.weight": (CLASSES,), "1.bias": (CLASSES,)})
+    with pytest.raises(AxesError):
+        check(net, {"1.weight": (CLASSES,)})
+
+
+def test_the_module_is_left_as_it_was_even_after_an_error() -> None:
+    net = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Dropout(), nn.Linear(8, 2)).train()
+    memory = {name: tensor.data_ptr() for name, tensor in weights_of(net).items()}
+    values = {name: tensor.clone() for name, tensor in weights_of(net).items()}
+    state = torch.random.get_rng_state()
+    with pytest.raises(AxesError):
+        check(net, {"0.weight": ("h",)})
+    assert memory == {name: tensor.data_ptr() for name, tensor in weights_of(net).items()}
+    assert all(torch.equal(values[name], tensor) for name, tensor in weights_of(net).items())
+    assert torch.equal(state, torch.random.get_rng_state())
+    assert all(layer.training for layer in net.modules())
+    assert torch.get_default_dtype() == torch.float32
+
+
+def test_buffers_that_a_forward_replaces_come_back() -> None:
+    class Counts(nn.Module):
+        total: Tensor
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("total", torch.zeros(1))
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.total += 1
+            self.total = self.total + 1
+            return x
+
+    net = Counts()
+    kept = net.total
+    with isolate(net) as copied:
+        copied(X)
+    assert net.total is kept
+    assert kept.item() == 0
+
+
+def test_noise_that_a_net_amplifies_is_no_mistake() -> None:
+    """Each group of one unit normalises rounding errors: float32 alone would complain."""
+    torch.manual_seed(0)
+    norm = nn.GroupNorm(8, 8, eps=1e-9)
+    net = nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 8), norm, nn.Linear(8, 2))
+    check(net, {"0.weight": ("h",), "0.bias": ("h",), "1.weight": (None, "h")})
+
+
+def test_outputs_that_are_not_finite_cannot_be_verified() -> None:
+    net = nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 2))
+    with pytest.raises(AxesError, match="no output is finite"):
+        check(net, {"0.weight": ("h",), "1.weight": (None, "h")}, X * float("nan"))
+
+
+class Tied(nn.Module):
+    """One tensor under two names, a buffer that is counted up, and weights read as a product."""
+
+    count: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 6), nn.Linear(6, 6)
+        self.second.weight = self.first.weight
+        self.scale = nn.Parameter(torch.ones(6))
+        self.register_buffer("count", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Any:
+        self.count += 1
+        return self.second(torch.relu(self.first(x))) * (self.scale.data + self.count)
+
+
+class Clipping(nn.Linear):
+    """Writes to its own weights, as some models clip theirs."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            self.weight.clamp_(-0.1, 0.1)
+        return super().forward(x)
+
+
+NETS: dict[str, Callable[[], nn.Module]] = {
+    "tied": Tied,
+    "clipping": lambda: Clipping(6, 3),
+    "attention": lambda: nn.TransformerEncoderLayer(6, 2, 8, batch_first=True),
+    "recurrent": lambda: nn.Sequential(nn.LSTM(6, 4, batch_first=True)),
+}
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_large_models_compute_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    net, x = NETS[name](), torch.randn(2, 5, 6)
+    before = [p.clone() for p in net.parameters()]
+    expected = Example(net, x).plain.before
+    monkeypatch.setattr(keep, "LARGE_MODEL", 0)
+    example = Example(net, x)
+    assert distance(expected, example.plain.before) < 1e-6
+    assert {result.dtype for result in example.double.before} == {torch.float64}
+    assert all(torch.equal(p, b) for p, b in zip(net.parameters(), before, strict=True))
+
+
+def test_axes_are_those_of_a_small_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    net = nn.Sequential(nn.Linear(4, 16), nn.LayerNorm(16), nn.Linear(16, 8), nn.Linear(8, 2))
+    expected = trace(net, torch.ones(2, 4))
+    monkeypatch.setattr(keep, "LARGE_MODEL", 0)
+    assert trace(net, torch.ones(2, 4)) == expected
+
+
+def test_what_cannot_be_done_on_demand_says_so() -> None:
+    net = Clipping(6, 3)
+    weights = {n: torch.ones_like(p) for n, p in net.named_parameters()}
+    with isolate(net, ours=True), OnDemand(dict(net.named_parameters()), weights.__getitem__):
+        with pytest.raises(NotOnDemandError, match="writes to a parameter"):
+            net(torch.ones(1, 6))
+        assert torch.equal(net.bias + 1, torch.full((3,), 2.0))
+    assert net.weight.stride() == (6, 1)

@@ -1,4 +1,4 @@
-"""Modules of special kinds: cut right, or refused by name."""
+"""Modules of special kinds, and forwards that catch errors: cut right, or refused by name."""
 
 from __future__ import annotations
 
@@ -13,14 +13,17 @@ from torch.nn.utils import parametrizations, prune, spectral_norm
 from torch.nn.utils.parametrize import register_parametrization
 
 import submodel
-from submodel.errors import ConfigError
+from submodel.engines.lone import refusal
+from submodel.errors import ConfigError, SubmodelError
 from submodel.model.axes import declare, trace
 from submodel.model.axes.layout import Along, FixedPart
 from submodel.model.build import build_module
+from submodel.model.build.checks import OutputCheck
+from submodel.model.cost import count_flops
 from submodel.model.cut import WHOLE, UnitCut
 from tests.model.axes.nets import cut_by
 from tests.model.zoo.battery import battery
-from tests.model.zoo.net import Entry
+from tests.model.zoo.net import Entry, Net
 from tests.support.axes import axes_of
 
 X = torch.randn(4, 6, generator=torch.Generator().manual_seed(0))
@@ -234,3 +237,68 @@ def test_declared_axes_are_built_without_an_example() -> None:
     axes = declare(tensors, {**table, "4.weight": (None, "h")})
     small: Any = build_module(made, UnitCut(axes, {"h": np.array([1, 6])}))
     assert (small[2].out_features, small[2].weight.shape) == (2, (2, 8))
+
+
+FEW = torch.randn(2, 6, generator=torch.Generator().manual_seed(0))
+
+
+def tries(m: Any, x: Tensor) -> Any:
+    """`first` fails on what has one dimension only."""
+    h = m.up(x).relu()
+    try:
+        h = h + m.first(h[None, None])
+    except RuntimeError:
+        h = m.then(m, h)
+    return m.down(h)
+
+
+def in_parts(m: Any, h: Tensor) -> Tensor:
+    h = m.middle(h).relu()
+    return h.view(h.shape[0], 2, m.width // 2).transpose(1, 2).reshape(-1, m.width)
+
+
+def tries_net(
+    then: Callable[[Any, Tensor], Tensor] = in_parts, middle: nn.Module | None = None
+) -> Net:
+    torch.manual_seed(0)
+    return Net(
+        tries,
+        first=nn.Conv1d(8, 8, 1),
+        up=nn.Linear(6, 8),
+        middle=middle or nn.Linear(8, 8),
+        down=nn.Linear(8, 3),
+        then=then,
+        width=8,
+    )
+
+
+def test_numbers_after_a_caught_error_are_those_of_the_code() -> None:
+    """Read as torch's own, the 2 would be cut, and the sub-model would not run."""
+    made = tries_net()
+    axes = trace(made, FEW)
+    assert axes.cut_by_capacity == {"up": 8, "middle#2": 4}
+    assert "written in the code" in axes.kept_whole["middle#1"]
+    cut = cut_by(axes)
+    assert build_module(made, cut, example_inputs=FEW)(FEW).shape == (2, 3)
+
+
+def test_a_sub_model_that_does_not_run_names_the_layer_that_fails() -> None:
+    made = tries_net(lambda m, h: m.middle(h).view(-1, 8))
+    axes = trace(made, FEW, verify=False)
+    small = build_module(made, UnitCut(axes, {}))
+    small.get_submodule("middle").register_forward_hook(lambda *_: torch.ones(2, 7))
+    with pytest.raises(SubmodelError, match=r"the model \(Net\) does not run"):
+        OutputCheck(made, FEW).check(small, UnitCut(axes, {}))
+
+
+def test_operations_after_a_caught_error_are_not_those_of_its_layer() -> None:
+    flops = count_flops(tries_net(), FEW).by_layer
+    assert flops["middle"] == 2 * 2 * 8 * 8
+    assert flops["down"] == 2 * 2 * 8 * 3
+    assert flops.get("first", 0) == 0
+    assert flops[""] == 2 * 2 * (6 * 8 + 8 * 8 + 8 * 3)
+
+
+def test_the_layer_that_cannot_take_one_example_is_named_after_a_caught_error() -> None:
+    reason = refusal(tries_net(middle=nn.BatchNorm1d(8)), FEW) or ""
+    assert reason.startswith("middle (BatchNorm1d)")

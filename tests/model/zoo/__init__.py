@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from tests.model.zoo import (
-    builtin,
     convolutional,
     hugging_face,
     images,
     mechanisms,
-    recurrent,
     sequences,
     transformer,
 )
 from tests.model.zoo.net import Entry
 
 ZOO: tuple[Entry, ...] = (
-    *builtin.ENTRIES,
+    *convolutional.BUILT_IN,
     *convolutional.ENTRIES,
-    *recurrent.ENTRIES,
+    *transformer.RECURRENT,
     *transformer.ENTRIES,
     *hugging_face.ENTRIES,
 )
