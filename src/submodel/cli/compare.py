@@ -11,7 +11,7 @@ import typer
 
 from submodel.cli import completion
 from submodel.cli.common import AsJson, SetOptions, console, make_folder, print_json, talk
-from submodel.errors import ConfigError
+from submodel.errors import ConfigError, Interruption
 from submodel.experiments.budgets import BudgetKind, parse_budget
 
 if TYPE_CHECKING:  # what needs PyTorch is imported where it is used
@@ -84,7 +84,6 @@ def compare_command(
     from submodel.experiments.findings import Findings, write_comparison
     from submodel.experiments.plan import ComparisonScale, base_of, find_scale, plan_comparison
     from submodel.experiments.ways import parse_ways
-    from submodel.runs.loop import Interruption
 
     if records is not None:
         findings = Findings.read(records)

@@ -14,7 +14,7 @@ import typer
 
 from submodel.amounts import parse_amount, parse_capacity, si
 from submodel.cli.common import AsJson, ConfigFile, Force, SetOptions, print_json, talk
-from submodel.errors import ConfigError, SubmodelError, refuse
+from submodel.errors import ConfigError, Interruption, SubmodelError, refuse
 
 if TYPE_CHECKING:  # PyTorch, and an extra: imported where they are used
     from submodel.config import Config
@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # PyTorch, and an extra: imported where they are used
 
 PORT = 8000
 """Where servers listen, if nothing else is said."""
-_FEDERATION = Path("federation")
+_FEDERATION, _CREDENTIALS = Path("federation"), Path("device")
 
 
 def need_flower() -> None:
@@ -101,7 +101,6 @@ def follow(config: Config, folder: RunFolder, place: ServingPlace, as_json: bool
     from submodel.federation.flower.superlink import Superlink
     from submodel.report.tables import plain_end
     from submodel.runs.callbacks.progress import show_progress
-    from submodel.runs.loop import Interruption
 
     console = talk(as_json)
 
@@ -141,9 +140,6 @@ def follow(config: Config, folder: RunFolder, place: ServingPlace, as_json: bool
     if "test_accuracy" in summary:
         console.print(f"test accuracy {summary['test_accuracy']:.1%}", end=", ")
     console.print(f"test loss {summary['test_loss']:.4f} after {summary['rounds']} rounds")
-
-
-_CREDENTIALS = Path("device")
 
 
 def join_command(
@@ -196,9 +192,7 @@ def join_command(
     from submodel.federation.flower.supernode import Supernode, keep_running
 
     app_settings = node_settings(data, part, capacity, memory, name, settings or ())
-    files = None
-    if not insecure:
-        files = load_device(credentials)
+    files = None if insecure else load_device(credentials)
     address = host if ":" in host.rpartition("]")[2] else f"{host}:{PORT}"
     with tempfile.TemporaryDirectory(prefix="submodel-") as temporary:
         home = Path(temporary)
@@ -242,20 +236,15 @@ def node_settings(
     if capacity is not None and memory is not None:
         problems.append("give --capacity or --memory, not both")
     refuse(problems)
-    values: dict[str, str | int | float | bool] = {}
-    if data is not None:
-        values["data"] = place
-    if settings:
-        values["set"] = "\n".join(settings)
-    if part is not None:
-        values["part"] = part
-    if capacity is not None:
-        values["capacity"] = parse_capacity(capacity)
-    if memory is not None:
-        values["memory"] = parse_amount(memory)
-    if name is not None:
-        values["name"] = name
-    return values
+    values = {
+        "data": place or None,
+        "set": "\n".join(settings) or None,
+        "part": part,
+        "capacity": None if capacity is None else parse_capacity(capacity),
+        "memory": None if memory is None else parse_amount(memory),
+        "name": name,
+    }
+    return {key: value for key, value in values.items() if value is not None}
 
 
 def find_own_data(text: str) -> tuple[str, str]:

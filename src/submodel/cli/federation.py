@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,6 +18,7 @@ from submodel.errors import ConfigError, SubmodelError
 if TYPE_CHECKING:  # an extra: imported where it is used
     from submodel.federation.flower.control import Node
     from submodel.federation.flower.credentials import Federation
+    from submodel.federation.roster import Entry
     from submodel.runs.folder import RunFolder
 
 federation_commands = typer.Typer(
@@ -26,6 +27,8 @@ federation_commands = typer.Typer(
     no_args_is_help=True,
 )
 
+_HEADINGS = ("client", "device", "state", "capacity", "examples", "answered", "missed",
+             "last seen", "last problem")  # fmt: skip
 FederationFolder = Annotated[Path, typer.Option("--federation", help="The folder that init made.")]
 
 
@@ -62,7 +65,9 @@ def init_command(
 
     if count is not None and names:
         raise ConfigError("--devices: give a number of devices or their names, not both")
-    federation = credentials.create(folder, hosts, names or _number_devices(count or 3))
+    numbers = [str(number) for number in range(1, (count or 3) + 1)]
+    names = names or [f"device-{number.zfill(len(numbers[-1]))}" for number in numbers]
+    federation = credentials.create(folder, hosts, names)
     if as_json:
         print_json(_plain_federation(folder, federation))
         return
@@ -180,12 +185,12 @@ def status_command(
             where = f"not served now ({error})"
     else:
         problem = where = "begun by 'flwr run': who is connected, 'flwr supernode list' tells"
+    devices = _devices(entries, nodes)
     if as_json:
-        devices = plain_devices(entries, nodes)
         print_json({"run": folder.path, "port": port, "problem": problem, "devices": devices})
         return
     print(f"{folder.path}: {where}")
-    console.print(device_table(entries, nodes))
+    console.print(_table(devices))
 
 
 def _list_nodes(folder: RunFolder) -> tuple[int, dict[int, Node]]:
@@ -233,30 +238,17 @@ def app_command(
         print(f"made {folder}: {command}")
 
 
-_COMMANDS: dict[str, Callable[..., None]] = {
-    "init": init_command,
-    "add": add_command,
-    "renew": renew_command,
-    "status": status_command,
-    "app": app_command,
-}
-for _name, _command in _COMMANDS.items():
-    offer_command(federation_commands, _name, _command)
+for _command in (init_command, add_command, renew_command, status_command, app_command):
+    offer_command(federation_commands, _command.__name__.removesuffix("_command"), _command)
 
 
 def _newest() -> Path:
     """The run whose serving began last."""
-    serving_files = sorted(
-        Path("runs").glob("*/serving.json"), key=lambda path: path.stat().st_mtime
-    )
-    if not serving_files:
+    files = Path("runs").glob("*/serving.json")
+    newest = max(files, key=lambda path: path.stat().st_mtime, default=None)
+    if newest is None:
         raise SubmodelError("no run under 'runs' was ever served; name its folder")
-    return serving_files[-1].parent
-
-
-def _number_devices(count: int) -> list[str]:
-    width = len(str(count))
-    return [f"device-{number:0{width}}" for number in range(1, count + 1)]
+    return newest.parent
 
 
 def _plain_federation(folder: Path, federation: Federation) -> dict[str, Any]:
@@ -286,15 +278,7 @@ def _delivery(folder: Path, names: list[str] | tuple[str, ...]) -> str:
     )
 
 
-if TYPE_CHECKING:  # an extra: imported where it is used
-    from submodel.federation.flower.control import Node
-    from submodel.federation.roster import Entry
-
-_HEADINGS = ("client", "device", "state", "capacity", "examples", "answered", "missed",
-             "last seen", "last problem")  # fmt: skip
-
-
-def plain_devices(entries: Sequence[Entry], nodes: Mapping[int, Node]) -> list[dict[str, Any]]:
+def _devices(entries: Sequence[Entry], nodes: Mapping[int, Node]) -> list[dict[str, Any]]:
     """The devices of a run, and those that are registered but have not taken part."""
     rows: list[dict[str, Any]] = []
     for entry in entries:
@@ -315,9 +299,10 @@ def plain_devices(entries: Sequence[Entry], nodes: Mapping[int, Node]) -> list[d
                 "last_problem": entry.last_problem,
             }
         )
-    registered_only = [n for n in nodes.values() if n.id not in {entry.node for entry in entries}]
-    for node in registered_only:
-        unknown = dict.fromkeys(("capacity", "examples", "answered", "missed"))
+    unknown = dict.fromkeys(("capacity", "examples", "answered", "missed"))
+    for node in nodes.values():
+        if node.id in {entry.node for entry in entries}:
+            continue
         rows.append(
             {
                 "client": None,
@@ -331,29 +316,22 @@ def plain_devices(entries: Sequence[Entry], nodes: Mapping[int, Node]) -> list[d
     return rows
 
 
-def device_table(entries: Sequence[Entry], nodes: Mapping[int, Node]) -> Table:
+def _table(devices: Sequence[Mapping[str, Any]]) -> Table:
     """The same for people."""
     table = Table()
     for heading in _HEADINGS:
         table.add_column(heading, overflow="fold")
-    for row in plain_devices(entries, nodes):
-        takes_part = row["client"] is not None
-        capacity = "as configured" if row["capacity"] is None else f"{row['capacity']:g}"
-        cells = [row["client"], row["device"], row["state"], capacity if takes_part else None]
-        cells += [row["examples"], row["answered"], row["missed"]]
-        table.add_row(
-            *("-" if cell is None else str(cell) for cell in cells),
-            _when(row["last_seen"]),
-            row["last_problem"],
-        )
+    for row in devices:
+        cells = {**row, "last_seen": "never"}
+        if row["client"] is not None:
+            capacity = row["capacity"]
+            cells["capacity"] = "as configured" if capacity is None else f"{capacity:g}"
+        if row["last_seen"] is not None:
+            moment = datetime.fromisoformat(row["last_seen"])
+            cells["last_seen"] = f"{moment:%Y-%m-%d %H:%M:%S} UTC"
+        table.add_row(*("-" if cell is None else str(cell) for cell in cells.values()))
     return table
 
 
 def _iso(moment: datetime | None) -> str | None:
     return None if moment is None else moment.astimezone(UTC).isoformat(timespec="seconds")
-
-
-def _when(moment: str | None) -> str:
-    if moment is None:
-        return "never"
-    return f"{datetime.fromisoformat(moment):%Y-%m-%d %H:%M:%S} UTC"

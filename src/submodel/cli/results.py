@@ -10,6 +10,7 @@ import typer
 
 from submodel.amounts import parse_capacity
 from submodel.cli.common import AsJson, RunPath, console, make_folder, print_json
+from submodel.errors import Interruption
 
 
 def show_command(run: RunPath, as_json: AsJson = False) -> None:
@@ -109,7 +110,6 @@ def fit_command(
             rounds, bytes, FLOPs
     """
     from submodel.report.tables import fit_table
-    from submodel.runs.loop import Interruption
     from submodel.runs.open import Run
 
     past_run = Run(run)

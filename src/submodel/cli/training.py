@@ -14,7 +14,7 @@ import typer
 from submodel.cli import completion, devices
 from submodel.cli.common import AsJson, ConfigFile, Force, RunPath, SetOptions, print_json, talk
 from submodel.engines.processes.launch import launch, saying_it_once
-from submodel.errors import ConfigError
+from submodel.errors import ConfigError, Interruption
 
 if TYPE_CHECKING:  # what needs PyTorch is imported where it is used
     from submodel.config import Config
@@ -37,11 +37,11 @@ def _train(
     """Train in the folder, show progress, end with the result; a past run goes on."""
     from submodel.engines.processes.group import ProcessGroup, in_process_group
     from submodel.heap import give_back
-    from submodel.prepare.engine import check_engine, choose_engine
+    from submodel.prepare.engine import choose_engine
     from submodel.prepare.findings import findings_of, pass_on, passed_findings
     from submodel.prepare.objective import keep_clients
     from submodel.prepare.setup import prepare
-    from submodel.runs.loop import Interruption, run_rounds
+    from submodel.runs.loop import run_rounds
     from submodel.runs.training import Training
 
     _refuse_devices(config)
@@ -49,9 +49,8 @@ def _train(
     there = folder.locate(config) if resume else config
     where = contextlib.nullcontext() if past_run is None else past_run.telling_where(there)
     with saying_it_once(), where:
-        setup = prepare(there, findings=passed_findings(), say=_say_preparing)
+        setup = prepare(there, findings=passed_findings(), say=_say)
     config = choose_engine(keep_clients(config, setup), setup, has_begun=resume)
-    check_engine(config, setup)
     training = Training(config, setup, takes_module=True)
     together = config.engine.name == "torchrun"
     if together and not in_process_group():
@@ -79,18 +78,14 @@ def _train(
             group.close()
 
 
-def _say_step(text: str) -> None:
+def _say(text: str) -> None:
     """On the error output, as nothing is trained yet."""
     print(f"{text} ...", file=sys.stderr, flush=True)
 
 
-def _say_preparing(text: str) -> None:
-    _say_step(f"preparing {text}")
-
-
 def _dry_run(config: Config, folder: RunFolder, as_json: bool) -> None:
     """Say what a run would take; the folder is not made."""
-    from submodel.prepare.engine import check_engine, choose_engine
+    from submodel.prepare.engine import choose_engine
     from submodel.prepare.setup import prepare
     from submodel.report.tables import (
         cost_rows,
@@ -104,12 +99,11 @@ def _dry_run(config: Config, folder: RunFolder, as_json: bool) -> None:
     _refuse_devices(config)
     setup = prepare(config)
     config = choose_engine(config, setup)
-    check_engine(config, setup)
     processes = _count_processes(config) if config.engine.name == "torchrun" else 1
     training = Training(config, setup, takes_module=True)
 
     rows = cost_rows(setup)
-    result = forecast(training, processes, folder.path, _say_step)
+    result = forecast(training, processes, folder.path, _say)
     if as_json:
         print_json(plain_forecast(result, rows))
         return

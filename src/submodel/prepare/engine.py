@@ -46,10 +46,14 @@ def choose_engine(config: Config, setup: Setup, has_begun: bool = False) -> Conf
     A group that torchrun has started is used; more than a minute of work is shared among one
     process per core, unless their exchange takes what they save; less is done here, as is what
     keeps the state of clients. So much work is also worth native kernels, where they fit; a run
-    that has rounds behind it stays with those of torch.
+    that has rounds behind it stays with those of torch. Raises `ConfigError` where the engine
+    cannot be made.
     """
     estimate = Estimate(setup)
-    return _choose_kernels(_choose_processes(config, setup, estimate), setup, estimate, has_begun)
+    config = _choose_processes(config, setup, estimate)
+    config = _choose_kernels(config, setup, estimate, has_begun)
+    check_engine(config, setup)
+    return config
 
 
 def _choose_kernels(config: Config, setup: Setup, estimate: Estimate, has_begun: bool) -> Config:

@@ -128,7 +128,7 @@ def prepare(
         built_in = None if own_axes else identify(config, module, data)
     say = say if say is not None and is_large(module) else _say_nothing
     if findings is None:
-        say("the model: whether it runs on the data")
+        say("preparing the model: whether it runs on the data")
         check_model(module)
         ask = partial(returns_logits, module, data.example)
         if find_once(built_in, "logits", ask):
@@ -152,7 +152,7 @@ def prepare(
     refuse(axes_problems(config, own_axes))
 
     if findings is None:
-        say("its axes: found in a forward, proved in some more")
+        say("preparing its axes: found in a forward, proved in some more")
         cut_axes = find_axes(config, module, data, axes, built_in)
         cut_axes = only_cut_ranks(config, module, cut_axes)
     else:
@@ -190,7 +190,7 @@ def prepare(
         parameters = trainable_parameters(module)
         refuse(slot_problems(setup.work.optimiser, config.local.optimiser, parameters))
     if findings is None:
-        say("its sub-models: built and tried")
+        say("preparing its sub-models: built and tried")
         try_scheme(setup)
         check_builds(module, cut_axes, scheme, config, data, loss, built_in)
     if config.engine.name != "flower":  # a device tells itself, when it knows what it has
