@@ -1,4 +1,4 @@
-"""A run: the loop over rounds, its folder, what follows."""
+"""A run: the loop over rounds, its folder, and what can be done with a finished one."""
 
 from typing import TYPE_CHECKING
 

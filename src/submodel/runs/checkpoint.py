@@ -170,7 +170,7 @@ def check_subject(folder: Path, subject: Fingerprints, kept: Fingerprints | None
 
 
 def check_fingerprints(path: Path, then: Fingerprints | None, now: Fingerprints) -> None:
-    """Raise `CheckpointError` where fingerprints differ; none at all say nothing."""
+    """Raise `CheckpointError` where fingerprints differ; empty ones are not compared."""
     if then and now and (problems := describe_differences(then, now)):
         raise CheckpointError(
             "\n".join([f"{path}: belongs to a run with another model or other data", *problems])
@@ -178,7 +178,7 @@ def check_fingerprints(path: Path, then: Fingerprints | None, now: Fingerprints)
 
 
 def renew(folder: Path, config: Config, subject: Fingerprints) -> None:
-    """Let checkpoints that earlier versions wrote say whose they are.
+    """Write configuration and fingerprints into checkpoints of earlier versions.
 
     They hold no more than a hash of the run's config.toml, which may be about to change.
     """
@@ -267,7 +267,7 @@ def _text_hash(text: str) -> str:
 
 
 def _load_slots(path: Path, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """What the optimisers of clients keep, if it is of such a model."""
+    """The state of clients' optimisers, if it fits the model."""
     try:
         slots = load_file(path)
     except Exception as error:  # whatever the reader of a damaged file comes to
@@ -278,7 +278,7 @@ def _load_slots(path: Path, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _load(path: Path, like: Mapping[str, Tensor], into: bool = False) -> dict[str, Tensor]:
-    """The tensors of a file, if they have the names and shapes of others, or in place of those."""
+    """The tensors of a file with the names and shapes of ``like``; ``into``: in place of those."""
     try:
         if not path.is_file():
             raise FileNotFoundError(f"{path.name} is missing")

@@ -64,7 +64,7 @@ class TensorKind:
 
     @classmethod
     def of(cls, tensor: Tensor) -> TensorKind:
-        """That of a tensor of rows."""
+        """The kind of a tensor's rows."""
         return cls(tuple(tensor.shape[1:]), str(tensor.dtype).removeprefix("torch."))
 
     def rows(self, most: int = 2) -> Tensor:
@@ -147,7 +147,7 @@ _RECORD = TypeAdapter(DataRecord)
 
 
 def write_record(folder: RunFolder, record: DataRecord) -> None:
-    """Keep the record."""
+    """Write the record into the run's folder."""
     write_text(folder.record_file, json.dumps(asdict(record), default=str) + "\n")
 
 
@@ -177,7 +177,7 @@ class AbsentClients(PartitionedClients):
     """Statistics of static norms by the digest of a cut, as far as they are kept."""
 
     def moments(self, models: Sequence[Model]) -> list[Tensor | None]:
-        """Those that are kept; raises `SubmodelError` for others."""
+        """The recorded statistics; raises `SubmodelError` for other cuts."""
         rows = [self.norms.get(cut_digest(cut) or "") for _, cut in models]
         if any(row is None for row in rows):
             raise SubmodelError(
@@ -219,7 +219,7 @@ def setup_of_record(
 
 
 def subject_of(training: Training) -> Fingerprints:
-    """The fingerprints of a run; over devices, of what the server has and is sure to need."""
+    """The fingerprints of a run; over devices, of the server's part of the data."""
     config, setup = training.config, training.setup
     data = setup.clients.dataset
     on_devices = config.engine.name == "flower"
@@ -240,7 +240,7 @@ def subject_of(training: Training) -> Fingerprints:
 
 
 def describe_differences(then: Fingerprints, now: Fingerprints) -> list[str]:
-    """What is not as it was, a sentence each.
+    """What differs, a sentence each.
 
     >>> describe_differences({"loss": "cross_entropy"}, {"loss": "nll_loss"})
     ['loss: cross_entropy then, nll_loss now']
@@ -264,7 +264,7 @@ def describe_differences(then: Fingerprints, now: Fingerprints) -> list[str]:
 
 
 def model_part(fingerprints: Fingerprints) -> Fingerprints:
-    """Those of the model alone, not of data and clients."""
+    """The fingerprints of the model alone, not of data and clients."""
     data = ("train ", "test ", "classes", "clients", _OWNERS)
     return {name: text for name, text in fingerprints.items() if not name.startswith(data)}
 
@@ -277,7 +277,7 @@ def data_differences(then: Fingerprints, data: Dataset) -> list[str]:
 
 
 def hash_of(tensor: Tensor) -> str:
-    """The hash of a tensor's values, wherever they are: of their bytes in order, copied in pieces.
+    """The hash of the bytes of a tensor's values in order, on any device and with any strides.
 
     >>> hash_of(torch.zeros(3)) == hash_of(torch.zeros(3, 2)[:, 0]) != hash_of(torch.ones(3))
     True
@@ -341,10 +341,10 @@ def _of_module(module: nn.Module) -> dict[str, str]:
 
 
 def _layer(layer: nn.Module) -> str:
-    """Its class and its settings: what it says of itself, and its plain attributes."""
+    """The class and the settings of a layer: its `extra_repr`, and its plain attributes."""
     try:
         own_words = layer.extra_repr()
-    except Exception:  # somebody else's code, which nothing else here needs
+    except Exception:  # of others' code, which nothing else here needs
         own_words = ""
     settings = {
         name: value

@@ -1,4 +1,4 @@
-"""What a device needs to use the result: a trained model, or a sub-model of it, as files.
+"""Export: a trained model, or a sub-model of it, as files that a device can use.
 
 ``safetensors``: the weights, with a JSON file that says what they are. ``program``: a
 `torch.export` program that runs without this package. ``onnx``: for other runtimes (an extra).
@@ -167,7 +167,7 @@ def _to_onnx(module: nn.Module, example: Inputs, path: Path) -> None:
 
 @contextmanager
 def _quiet_exporter() -> Iterator[None]:
-    """Without what torch's exporter says of itself: extras that are absent, calls that are old.
+    """Without messages of torch's exporter on absent extras and deprecated calls of its own.
 
     What it warns of in the model is shown.
     """
@@ -223,7 +223,7 @@ def write_pretrained(module: nn.Module, example: Inputs, tokens: str | None, out
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Without the library's progress bars, which tell of files."""
+    """Without the library's progress bars."""
     logging: Any = importlib.import_module("transformers.utils.logging")
     had_bars = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()

@@ -27,7 +27,7 @@ _MOST_JSON = 2**26  # bytes: units of every axis are in it
 
 
 class _Start(TypedDict):
-    """What is read of a fit's beginning."""
+    """The entries of ``start.json`` that are read."""
 
     __pydantic_config__ = ConfigDict(extra="allow")  # type: ignore[misc]
     plan: dict[str, Any]
@@ -39,7 +39,7 @@ class _Start(TypedDict):
 
 
 class _Result(TypedDict):
-    """What is read of a fit's end; there may be more."""
+    """The entries of ``fit.json`` that are read; there may be more."""
 
     __pydantic_config__ = ConfigDict(extra="allow")  # type: ignore[misc]
     capacity: float
@@ -132,7 +132,7 @@ class FitFolder:
         return CutSearch(_cut(setup, entries["units"]), entries["cut"], *took)
 
     def begin(self, plan: FitPlan, search: CutSearch) -> None:
-        """Keep where a fit begins; what was there before goes."""
+        """Begin a folder anew with the start of a fit."""
         shutil.rmtree(self.files.path, ignore_errors=True)
         self.files.path.mkdir(parents=True)
         entries = {

@@ -27,7 +27,7 @@ _MORE_FILES = ("fit", "export", "report.html", "metrics.csv", "tensorboard", "ml
 
 
 class _Summary(TypedDict):
-    """What those who read a summary rely on; there may be more."""
+    """The entries of a summary that are read; there may be more."""
 
     __pydantic_config__ = ConfigDict(extra="allow")  # type: ignore[misc]
     rounds: int
@@ -102,12 +102,12 @@ class RunFolder:
                     file.unlink(missing_ok=True)
 
     def _is_run(self) -> bool:
-        """Whether the folder holds a run; a config.toml alone may be anything's."""
+        """Whether the folder holds a run; a config.toml alone is no sign of one."""
         signs = (self.begun_in_file, self.metrics_file, self.summary_file, self.checkpoints)
         return self.config_file.is_file() and any(sign.exists() for sign in signs)
 
     def how_to_resume(self) -> str:
-        """What goes on with the run: a command, or Python where model or data came from there."""
+        """The command that resumes the run, or the call if model or data came from Python."""
         try:
             config = self.config()
         except SubmodelError:
@@ -161,11 +161,11 @@ class RunFolder:
             write_text(self.config_file, keep_comments(to_toml(config), users_text))
 
     def metrics(self) -> list[Metrics]:
-        """One entry per completed round, ascending; what is damaged is left out."""
+        """One entry per completed round, ascending; damaged lines are left out."""
         return list(Lines.read(self.metrics_file).entries)
 
     def rounds(self) -> int:
-        """How many rounds are behind the run, by its metrics."""
+        """The number of completed rounds, by the metrics."""
         return Lines.read(self.metrics_file).rounds
 
     def describe_damage(self) -> str:
@@ -199,7 +199,7 @@ class RunFolder:
         return summary is not None and summary["rounds"] == self.config().train.rounds
 
     def keep_metrics(self, rounds: int) -> str:
-        """Forget the lines after ``rounds``: they will be written again. Says what is lost."""
+        """Drop the lines after ``rounds``, which will be written again; returns the damage."""
         lines = Lines.read(self.metrics_file).until(rounds)
         what = describe_damage(lines.damage, lines.gaps(rounds))
         if lines.damage:
@@ -270,7 +270,7 @@ def failure_noted(folder: RunFolder | None) -> Iterator[None]:
 
 
 def read_failure(folder: RunFolder) -> str:
-    """The first line of why a run failed, or why its server gave up; empty: nobody said."""
+    """The first line of why a run failed, or why its server gave up; empty: unknown."""
     for file in (folder.failed_file, folder.stopped_file):
         with suppress(UnreadableError):
             lines = read_text(file, _LONGEST).strip().splitlines()

@@ -146,7 +146,7 @@ def forecast(
     say: Callable[[str], object] = str,
     patience: float = 1.0,
 ) -> Forecast:
-    """Try a little of a run, and tell what all of it takes; nothing of it is kept.
+    """Try a little of a run, and estimate all of it; nothing of the trial is kept.
 
     Args:
         training: what is to be trained; its module gives its values away, as in a run.
@@ -219,19 +219,19 @@ def forecast(
 
 
 class CoreShare:
-    """What this thread gets of a core, from here on: its processor time by the clock's."""
+    """The fraction of a core that this thread gets from here on: processor time by wall time."""
 
     def __init__(self) -> None:
         self._clock, self._processor = time.perf_counter(), time.thread_time()
 
     def since_start(self) -> float:
-        """The share, at most 1; a thread that waits for others of its own has less as well."""
+        """The fraction, at most 1; a thread that waits for other threads has less as well."""
         clock = time.perf_counter() - self._clock
         return min(1.0, (time.thread_time() - self._processor) / max(clock, 1e-9))
 
 
 def _by_name(seconds: Mapping[str, float]) -> dict[str, float]:
-    """Seconds by what people call a phase; the small ones together.
+    """Seconds by the names of phases for people; small ones together.
 
     >>> _by_name({"plan": 1.0, "merge": 3.0, "reduce": 0.5})
     {'merging': 3.0, 'planning and the rest': 1.5}
@@ -241,7 +241,7 @@ def _by_name(seconds: Mapping[str, float]) -> dict[str, float]:
 
 
 def _due(rounds: int, every: int) -> int:
-    """How often something happens that is due every so many rounds, and after the last.
+    """How often something happens that is due every ``every`` rounds, and after the last.
 
     >>> _due(10, 5), _due(11, 5), _due(1, 5)
     (2, 3, 1)
@@ -250,7 +250,7 @@ def _due(rounds: int, every: int) -> int:
 
 
 def _lines(times: RoundTimes) -> list[Metrics]:
-    """What would be written of the trial's rounds; scores stand for whatever they come to."""
+    """The lines of the trial's rounds, with made-up scores."""
     lines = [round_line(number, report) for number, report in enumerate(times.reports, start=1)]
     return [{**line, **_SCORES} for line in lines]
 
@@ -306,7 +306,7 @@ def _memory(
 
 
 def _traffic(setup: Setup, state: State, plans: Sequence[Sequence[Bundle]]) -> list[ByCapacity]:
-    """What clients get and send, by capacity, and how many of each a round has.
+    """Traffic per client by capacity, and how many clients of each capacity a round has.
 
     ``plans`` are the bundles of some rounds, which stand for all.
     """
@@ -361,7 +361,7 @@ def _peak_bytes() -> int:
 
 
 def _seconds_since_start() -> float:
-    """How long this process has been there; where that is not told, its processor time.
+    """The age of this process; its processor time where the system does not tell.
 
     >>> 0 < _seconds_since_start() < 1e6
     True
@@ -376,7 +376,7 @@ def _seconds_since_start() -> float:
 
 
 def _stack_bytes(setup: Setup, bundles: Sequence[Bundle]) -> int:
-    """What training the largest bundle of a round takes beside the model, from shapes."""
+    """The memory for training the largest bundle of a round beside the model, from shapes."""
     shape_estimate = Estimate(setup)
     optimiser = setup.work.optimiser
     copies = kept_copies(optimiser) if setup.keeps_slots else optimiser.copies

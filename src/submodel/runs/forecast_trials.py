@@ -42,7 +42,7 @@ _SECONDS_PER_FLOP = 1.5e-11  # of a forward of many examples, at best; only to c
 
 @dataclass(frozen=True)
 class RoundTimes:
-    """What trials of a round tell.
+    """Times of trials of a round.
 
     Args:
         setup: of the run.
@@ -63,7 +63,7 @@ class RoundTimes:
     is_whole: bool
 
     def training_seconds(self, plans: Sequence[Sequence[Bundle]], processes: int) -> float:
-        """The mean over these rounds of what the busiest of some processes takes."""
+        """The seconds of the busiest process, as a mean over these rounds."""
         shape_estimate = Estimate(self.setup)
         usual_factor = fmean(self.factors.values())
 
@@ -91,7 +91,7 @@ def plans_of(training: Training) -> list[list[Bundle]]:
 
 @dataclass(frozen=True)
 class _Trial:
-    """So many steps of some bundles: what the books say, and the seconds of each bundle."""
+    """A round of some bundles with so many steps: its report, and the seconds of each bundle."""
 
     steps: int
     report: RoundReport
@@ -182,7 +182,7 @@ def _factors(
     long_trials: Sequence[_Trial],
     shape_estimate: Estimate,
 ) -> dict[float, float]:
-    """By capacity: what all steps take, on a line through a short and a long trial, by estimate."""
+    """By capacity: seconds of all steps, on a line through two trials, by the estimate."""
     steps = long_trials[0].steps
     tried_seconds: dict[float, float] = {}
     estimates: dict[float, float] = {}
@@ -273,7 +273,7 @@ def _passes(training: Training) -> dict[float, int]:
 
 @torch.no_grad()
 def _forward_seconds(training: Training, state: State, examples: int) -> float:
-    """Of so many examples through the global model, when it is warm."""
+    """Seconds of a warm forward of so many examples through the global model."""
     setup = replace(training.setup, statistics=Statistics("test_batch"))
     rows = take_rows(setup.clients.dataset.test.x, slice(examples))
     inputs = map_inputs(lambda tensor: tensor.to(training.device), rows)
@@ -285,7 +285,7 @@ def _forward_seconds(training: Training, state: State, examples: int) -> float:
 
 
 class SampleGroup:
-    """A group of processes of which only this one is there: it does a part, and notes the rest.
+    """A group of one process, which does a part of the work and estimates the rest.
 
     Args:
         choose: the bundles of a round that are trained.
@@ -301,14 +301,14 @@ class SampleGroup:
         self.batches_left_out = 0
 
     def share(self, bundles: Sequence[Bundle]) -> Sequence[Bundle]:
-        """Those that were chosen."""
+        """The chosen bundles."""
         return self._choose(bundles)
 
     def reduce(self, accumulators: Sequence[Accumulator], tally: Tally) -> None:
-        """There is nobody else."""
+        """Nothing to do: there is no other process."""
 
     def spread(self, count: int, work: Callable[[int], Tensor]) -> list[Tensor]:
-        """As many as there is time for; the last stands for the others."""
+        """As many results as there is time for; the last stands for the others."""
         start = time.perf_counter()
         results: list[Tensor] = []
         for number in range(count):
@@ -324,18 +324,18 @@ class SampleGroup:
 
 
 class TimedEngine:
-    """An engine that knows how long each bundle took, without making its tasks and merging."""
+    """An engine that measures each bundle, without the time for making tasks and merging."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self.bundle_seconds: list[float] = []
 
     def bundles(self, assignments: Sequence[Assignment]) -> list[Bundle]:
-        """As the engine's."""
+        """The bundles of the engine."""
         return self._engine.bundles(assignments)
 
     def run(self, tasks: Iterable[Task]) -> Iterator[Outcome]:
-        """As the engine does."""
+        """Run the tasks on the engine."""
         waiting = _TimedTasks(tasks)
         outcomes = self._engine.run(waiting)
         busy = 0.0
@@ -350,7 +350,7 @@ class TimedEngine:
 
 
 class _TimedTasks:
-    """Tasks as they are asked for, and how long making them took."""
+    """Tasks, and the seconds for making them."""
 
     def __init__(self, tasks: Iterable[Task]) -> None:
         self._tasks = iter(tasks)

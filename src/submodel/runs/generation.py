@@ -22,7 +22,7 @@ def generate(
     temperature: float = 1.0,
     seed: int = 0,
 ) -> str:
-    """What a model writes after a prompt, the prompt included.
+    """Text that a model writes after a prompt, with the prompt.
 
     A token is drawn from the model's chances given the tokens before it, as many as a sequence of
     the data is long; the same seed draws the same text.
@@ -60,7 +60,7 @@ def generate(
 
 
 def _logits(module: nn.Module, context: Tensor, length: int) -> Tensor:
-    """Of what follows the context; it is filled up to the length that the model was trained on."""
+    """The logits of the next token; the context is padded to the length used in training."""
     place = context.shape[1] - 1
     device = next(module.parameters()).device
     window = nn.functional.pad(context, (0, length - context.shape[1]), value=PADDING)
@@ -71,7 +71,7 @@ def _logits(module: nn.Module, context: Tensor, length: int) -> Tensor:
 
 
 def _next(logits: Tensor, temperature: float, draw: float) -> int:
-    """The token whose share of the chances a draw from [0, 1) falls into."""
+    """The token at a quantile from [0, 1) of the distribution that the logits give."""
     if temperature == 0:
         return int(logits.argmax())
     sums = (logits / temperature).softmax(0).cumsum(0)

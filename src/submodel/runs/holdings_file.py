@@ -106,7 +106,7 @@ def parse_holdings(text: bytes) -> tuple[int, Holdings]:
 
 
 def read_holdings(path: Path) -> dict[int, Holdings]:
-    """What a file tells, by round from 1; damaged lines are left out, and so is a missing file."""
+    """The holdings in a file by round, from 1, without damaged lines; a file may be missing."""
     holdings: dict[int, Holdings] = {}
     for text in bounded_lines(path, _LONGEST):
         try:
@@ -118,7 +118,7 @@ def read_holdings(path: Path) -> dict[int, Holdings]:
 
 
 def keep_holdings(path: Path, rounds: int) -> None:
-    """Forget the lines after ``rounds``, which will be written again, and those cut short."""
+    """Drop the lines after ``rounds``, which will be written again, and damaged ones."""
     if not path.is_file():
         return
     holdings = read_holdings(path)
@@ -127,7 +127,7 @@ def keep_holdings(path: Path, rounds: int) -> None:
 
 
 def read_model_outline(path: Path) -> ModelOutline | None:
-    """The shape of the model, as a file tells it; None where there is none that can be read."""
+    """The shape of the model in a file; None where no file can be read."""
     try:
         outline = read_typed(_OUTLINE, path, _MOST_LAYERS)
     except UnreadableError:
@@ -138,6 +138,6 @@ def read_model_outline(path: Path) -> ModelOutline | None:
 
 
 def write_model_outline(path: Path, outline: ModelOutline) -> None:
-    """Write the shape of the model, unless the file tells it already."""
+    """Write the shape of the model, unless the file has it already."""
     if read_model_outline(path) != outline:
         write_text(path, json.dumps(asdict(outline), separators=(",", ":")) + "\n")

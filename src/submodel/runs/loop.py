@@ -201,7 +201,7 @@ def _round(
     group: Group,
     one_model: OneModel | None,
 ) -> tuple[State, RoundReport]:
-    """One round; over devices, one that nobody answers is tried again."""
+    """One round; over devices, a round without any answer is tried again."""
     tries = training.config.devices.tries
     for number in count(1):
         try:
@@ -210,11 +210,11 @@ def _round(
             _log.warning("%s (try %d of %d)", error, number, tries)
             if number >= tries:
                 raise
-    raise AssertionError  # never: one counts for ever
+    raise AssertionError  # never: the loop has no end
 
 
 def _ending(stop: BaseException, round_: int, rounds: int) -> SubmodelError:
-    """What is said of a run that stops after a round, which is saved."""
+    """The error of a run that stops after a round, which is saved."""
     where = f"stopped after round {round_} of {rounds}"
     if isinstance(stop, CallbackError):
         return CallbackError(f"{stop}; {where}, which is saved: resume it to go on")
@@ -224,7 +224,7 @@ def _ending(stop: BaseException, round_: int, rounds: int) -> SubmodelError:
 def _ending_within(
     stop: BaseException, round_: int, rounds: int, folder: RunFolder | None
 ) -> SubmodelError:
-    """What is said of a run that stops where the model of its last round is written over."""
+    """The error of a run that stops while the model of its last round is written over."""
     goes_on = 0 if folder is None else saved_round(folder.checkpoints)
     reason = f" ({stop})" if str(stop) else ""
     text = f"stopped while round {round_ + 1} of {rounds} was merged or scored{reason}; "

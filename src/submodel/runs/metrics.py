@@ -21,7 +21,7 @@ from typing_extensions import TypedDict
 
 from submodel.files import JsonNumber, UnreadableError, bounded_lines, parse_typed
 
-if TYPE_CHECKING:  # PyTorch: not for whoever only reads lines
+if TYPE_CHECKING:  # PyTorch: not for reading lines
     from submodel.algorithm.tally import RoundReport
 
 Metrics = dict[str, Any]
@@ -36,7 +36,7 @@ def _covers(value: dict[str, JsonNumber]) -> dict[str, JsonNumber]:
 
 
 class _Line(TypedDict):
-    """A round's line: all that those who read it rely on; there may be more."""
+    """The entries of a round's line that are read; there may be more."""
 
     __pydantic_config__ = ConfigDict(extra="allow")  # type: ignore[misc]
     round: Annotated[int, Field(ge=1)]
@@ -68,11 +68,11 @@ TEST_BATCH_KEY = "test_batch_accuracy"
 _LINE: TypeAdapter[Any] = TypeAdapter(_Line)
 _SUMMARY_NAMES = ("name", "rounds", "model_sha256", "rounds_lost")
 RESERVED_NAMES = frozenset((*_Line.__annotations__, "clients", "devices", *_SUMMARY_NAMES))
-"""What lines and summaries call their own entries; nobody else may."""
+"""Names of entries of lines and summaries, which callbacks and metrics may not use."""
 
 
 def round_line(round_: int, report: RoundReport) -> Metrics:
-    """What is written of a round, before anything is added to it."""
+    """The line of a round, before callbacks add to it."""
     return {
         "round": round_,
         "train_loss": report.train_loss,
@@ -132,7 +132,7 @@ def flat(line: Mapping[str, Any], separator: str = ".") -> Metrics:
 
 
 def is_number(value: object) -> bool:
-    """Whether it can be counted with; a file may hold anything.
+    """Whether a value of a file is a number, and within the range of floats.
 
     >>> is_number(7), is_number(True), is_number("7"), is_number(10**400)
     (True, False, False, False)
@@ -144,14 +144,14 @@ def is_number(value: object) -> bool:
 
 @dataclass(frozen=True)
 class Lines:
-    """What a file of lines holds: one per round, ascending, and what else stands there."""
+    """The content of a file of lines: one per round, ascending, and what is damaged."""
 
     entries: Sequence[Metrics]
     damage: Sequence[str]
 
     @classmethod
     def read(cls, path: Path) -> Lines:
-        """Those of a file; there need not be one."""
+        """The lines of a file, which may be missing."""
         line_of_round: dict[int, Metrics] = {}
         damage: list[str] = []
         for number, text in enumerate(bounded_lines(path, _LONGEST), start=1):
@@ -176,7 +176,7 @@ class Lines:
         return Lines([line for line in self.entries if line["round"] <= rounds], self.damage)
 
     def gaps(self, rounds: int) -> list[tuple[int, int]]:
-        """The stretches, first and last, of the first so many rounds that have no line."""
+        """The first and last rounds of all gaps within the first so many rounds."""
         there = [
             0,
             *(line["round"] for line in self.entries if line["round"] <= rounds),
@@ -185,7 +185,7 @@ class Lines:
         return [(a + 1, b - 1) for a, b in pairwise(there) if b - a > 1]
 
     def text(self) -> str:
-        """What a file of these lines holds."""
+        """The content of a file of these lines."""
         return "".join(json.dumps(line) + "\n" for line in self.entries)
 
 

@@ -112,7 +112,7 @@ class Run:
 
     @property
     def summary(self) -> Metrics | None:
-        """What the run came to; None before its end."""
+        """The summary of the finished run; None before its end."""
         return self.folder.summary()
 
     @property
@@ -394,7 +394,7 @@ class Run:
             raise ConfigError([str(error), hint]) from None
 
     def _prepare(self, config: Config) -> Training:
-        """What is trained by a configuration of the run."""
+        """The training of a configuration of the run, with paths as they are found now."""
         there = self.folder.locate(config)
         with self.telling_where(there), torch.inference_mode(False), torch.enable_grad():
             return self._material.training(config, there)
@@ -432,7 +432,7 @@ class Run:
 
     @property
     def _model_training(self) -> Training:
-        """What makes the model: of the run's record where that is enough, else of its data."""
+        """The training that makes the model: of the record where that suffices, else of data."""
         if "_training" in vars(self) or self._material.data is not None:
             return self._training
         if (recorded := self._recorded) is None:
@@ -518,7 +518,7 @@ def open(  # noqa: A001 - submodel.open
 
 
 def _laid_over(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested tables with some of their values changed; None: what it is by default.
+    """Nested tables with some of their values changed; None removes a key.
 
     >>> _laid_over({"a": {"b": 1, "c": 2}, "d": 3}, {"a": {"b": 4, "c": None}})
     {'a': {'b': 4}, 'd': 3}

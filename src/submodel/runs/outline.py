@@ -27,7 +27,7 @@ from submodel.runs.folder import RunFolder, read_failure
 from submodel.runs.metrics import Metrics, is_number
 
 RunState = Literal["running", "stopped", "finished", "failed"]
-"""A process is at it; none is, and it can go on; nothing is left to do; an error ended it."""
+"""A process trains it; none does; all rounds are done; an error ended it."""
 
 _MOST_METRICS = 2**28  # bytes that are read at once
 _LONGEST_NAME = 80
@@ -232,7 +232,7 @@ class LockTable:
 
 
 def _open_files_of(process: int) -> Iterator[str]:
-    """The files that a process has open, as far as we may know."""
+    """The files that a process has open, as far as we have permission to see."""
     with suppress(OSError):
         for handle in (_PROCESSES / str(process) / "fd").iterdir():
             with suppress(OSError):
@@ -240,7 +240,7 @@ def _open_files_of(process: int) -> Iterator[str]:
 
 
 def _is_range_locked(file: Path) -> bool:
-    """Whether the file system says that a lock of the file's bytes would have to wait.
+    """Whether a lock of the file's bytes would have to wait, by the file system.
 
     Over NFS, and on BSD systems, that holds for locks of whole files as well (flock(2)).
     """

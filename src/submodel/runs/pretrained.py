@@ -199,7 +199,7 @@ def _no_sizes(small: nn.Module, nearest: Misfit) -> str:
 
 
 def _what_differs(small: nn.Module, model: nn.Module) -> str:
-    """What no layer can make up for: computed tables first, then scales."""
+    """The differences that no layer can compensate: computed tables, or else scales."""
     saved_names, buffers = model.state_dict().keys(), dict(model.named_buffers())
     tables = [
         f"{name} is not saved but computed from the config, and the sub-model has some columns of "
@@ -238,7 +238,7 @@ def _size_fields(values: Any, path: FieldPath = ()) -> dict[FieldPath, int | Non
 
 
 def _with_changes(values: Mapping[str, Any], changes: Changes) -> dict[str, Any]:
-    """The config with other values; what is given stays as it is.
+    """A copy of the config with other values.
 
     >>> _with_changes({"text": {"width": 8, "depths": [2, 3]}}, {("text", "depths", 1): 5})
     {'text': {'width': 8, 'depths': [2, 5]}}
@@ -254,7 +254,7 @@ def _with_changes(values: Mapping[str, Any], changes: Changes) -> dict[str, Any]
 
 
 def _spell_changes(changes: Changes) -> str:
-    """In words.
+    """Changes in words.
 
     >>> _spell_changes({("n_embd",): 4, ("depths", 1): 5})
     'n_embd = 4, depths.1 = 5'
@@ -363,7 +363,7 @@ def _search_configs(
 
 
 def _shorten(misfit: Misfit, small: Sizes, build: Build) -> Misfit:
-    """The same without changes that it does not need."""
+    """The same without needless changes."""
     for path in misfit.changes:
         changes = {key: value for key, value in misfit.changes.items() if key != path}
         try:

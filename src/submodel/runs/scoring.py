@@ -68,7 +68,7 @@ def scores(
             group.spread,
             dict(zip(small, rows[1:], strict=True)),
         )
-        for entry in _told_entries(training):
+        for entry in _headline_entries(training):
             values[f"capacity_{entry}"] = {
                 f"{c:g}": s.entries()[entry] for c, s in by_capacity.items()
             }
@@ -91,8 +91,8 @@ def scored_parts(training: Training) -> dict[str, Examples]:
     return parts
 
 
-def _told_entries(training: Training) -> list[str]:
-    """What is told of every capacity: the headline, and the metrics that were asked for."""
+def _headline_entries(training: Training) -> list[str]:
+    """The scores by capacity: the headline, and the metrics that the configuration names."""
     is_asked = training.config.task.metrics is not None
     asked_metrics = list(training.setup.metrics) if is_asked else []
     return list(dict.fromkeys((training.setup.headline, *asked_metrics)))
@@ -102,7 +102,7 @@ def client_entries(training: Training, client_rows: Sequence[ClientScore]) -> Me
     """How clients fare: the mean over them, the worst quarter, and the mean by capacity."""
     setup = training.setup
     entries: Metrics = {"client_count": len(client_rows)}
-    for entry in dict.fromkeys((*_told_entries(training), LOSS)):
+    for entry in dict.fromkeys((*_headline_entries(training), LOSS)):
         higher = entry != LOSS and setup.metrics[entry].higher_is_better
         values_by_capacity: dict[float, list[float]] = {}
         for client in client_rows:
@@ -121,7 +121,7 @@ def client_entries(training: Training, client_rows: Sequence[ClientScore]) -> Me
 
 
 def _own_metrics(training: Training, state: State) -> Metrics:
-    """What the user's functions say of the global model; None where that is no finite number."""
+    """The user's metrics of the global model; None where one is no finite number."""
     values: Metrics = {}
     for name, metric in training.metrics.items():
         try:
@@ -139,7 +139,7 @@ _MOST = 2**26  # bytes of the file
 
 @dataclass(frozen=True)
 class FullScores:
-    """The scores of a trained model, and whose they are.
+    """The scores of a trained model, and its hash.
 
     Args:
         model_sha256: of the model that was scored.
@@ -152,7 +152,7 @@ class FullScores:
     clients: Sequence[tuple[float, float]] = ()
 
     def write(self, folder: RunFolder) -> None:
-        """Keep them in the run's folder."""
+        """Write them into the run's folder."""
         write_text(folder.scores_file, json.dumps(asdict(self), indent=1) + "\n")
 
 
@@ -160,7 +160,7 @@ _SCORES = TypeAdapter(FullScores)
 
 
 def read_full_scores(folder: RunFolder) -> FullScores | None:
-    """Those that are kept in a run's folder; None where there are none of its present model."""
+    """The scores in a run's folder; None where there are none of its present model."""
     summary = folder.summary()
     if summary is None or not folder.scores_file.is_file():
         return None

@@ -71,20 +71,20 @@ class Training:
 
     @cached_property
     def device(self) -> torch.device:
-        """Where this process computes."""
+        """The device of this process."""
         return own_device(self.config.engine.device)
 
     @cached_property
     def client_tests(self) -> ClientTests:
-        """What every client is scored on."""
+        """The test examples of every client."""
         return client_tests(self.setup.clients, self.setup.population.count)
 
     def make_engine(self, setup: Setup | None = None) -> Engine:
-        """Where the tasks of this process run; ``setup``: those of other rounds."""
+        """An engine for the tasks of this process; ``setup``: of rounds with another setup."""
         return self.engine or make_engine(self.config, setup or self.setup)
 
     def initial_state(self, *, take: bool = False, follows: bool = False) -> State:
-        """The untrained state; under ``train.finish``, its units are ranked by place."""
+        """The untrained state; under ``train.finish``, its units are ranked by position."""
         state = initial_state(self.setup, take=take, follows=follows)
         if self.config.train.finish is None:
             return state
@@ -116,7 +116,7 @@ class Training:
         return replace(setup, scheme=cuts, granularity="unit")
 
     def scored_setup_at(self, state: State) -> Setup:
-        """The same, by which a state is scored: native kernels do that where they train."""
+        """The same, for scoring a state: by native kernels where they train."""
         return replace(self.setup_at(state), scorer=self._scorer)
 
     @cached_property
@@ -124,7 +124,7 @@ class Training:
         return scorer_of(self.config.engine, self.setup, self.device)
 
     def cut(self, state: State, capacity: float) -> Cut:
-        """What stands for a capacity: what it would hold in the coming round."""
+        """The cut that stands for a capacity: the one that it would hold in the coming round."""
         if capacity == 1:
             return WHOLE
         setup, where = self.setup_at(state), Assignment(state.round, EVALUATOR, capacity)

@@ -1,4 +1,4 @@
-"""The protocol of callbacks: they see a run from outside and change nothing of the training."""
+"""Callbacks: they see a run from outside and change nothing of the training."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ OnRound = Callable[[Metrics], object]
 
 
 class Callback:
-    """What happens around the rounds of a run; every method does nothing unless it is overridden.
+    """A callback around the rounds of a run; each method does nothing unless it is overridden.
 
     A round is *measured* first, which may add entries to its line of the metrics. Then it counts,
-    and all are told of it, with the line complete. In a group of processes a user's callbacks are
-    called in the first process only. What they are given is a copy; a callback that fails ends the
-    run, which `resume` goes on with.
+    and all callbacks see it, with the line complete. In a group of processes a user's callbacks are
+    called in the first process only, with copies. One that fails ends the run, which `resume`
+    continues.
 
     >>> import submodel, torch
     >>> class Norm(submodel.Callback):
@@ -159,7 +159,7 @@ class Several(Callback):
 
 
 class Tell(Callback):
-    """Calls a function with the line of every round, those before a resumed run included."""
+    """Calls a function with the line of every round, also of those before a resumed run began."""
 
     def __init__(self, on_round: OnRound) -> None:
         self._on_round = on_round
@@ -223,11 +223,11 @@ class CallbackGuard(Callback):
         self._try("close")
 
     def _does(self, method: str) -> bool:
-        """Whether it has a method of its own, which is worth a copy of the model."""
+        """Whether the callback overrides a method: only then is the model copied for it."""
         return getattr(type(self._callback), method) is not getattr(Callback, method)
 
     def _copies(self, before: State, after: State) -> tuple[State, State]:
-        """For a callback of ours, such as a tracker, none: it looks at the line alone."""
+        """Copies of both; a tracker of ours reads the line alone, and needs none."""
         return (_copy(before), _copy(after)) if self.looks_back else (before, after)
 
     def _call(self, method: str, *arguments: Any) -> Any:
@@ -262,7 +262,7 @@ class CallbackGuard(Callback):
 
 
 def _copy(state: State) -> State:
-    """A state that shares nothing with the one that is trained."""
+    """A copy that shares no tensor with the state that is trained."""
     tensors, memory, slots = (
         {name: tensor.clone() for name, tensor in tensors.items()}
         for tensors in (state.tensors, state.memory, state.client_slots)

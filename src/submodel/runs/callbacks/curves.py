@@ -50,7 +50,7 @@ def draw_curves(history: Sequence[dict[str, Any]], path: Path, title: str) -> No
 
 
 def _marker(lines: Sequence[Any]) -> str | None:
-    """A line of one point is none: show the point."""
+    """Show the point of a curve that has only one."""
     return "o" if len(lines) == 1 else None
 
 
@@ -88,7 +88,7 @@ def _draw_loss(
 def _draw_traffic(
     plot: Plot, history: Sequence[dict[str, Any]], scored_lines: Sequence[dict[str, Any]]
 ) -> None:
-    """The score of the global model against all bytes that were sent until then."""
+    """The score of the global model against all bytes sent so far."""
     so_far = list(accumulate(line["bytes_down"] + line["bytes_up"] for line in history))
     position = {line["round"]: total for line, total in zip(history, so_far, strict=True)}
     values = [line.get("test_accuracy", line["test_loss"]) for line in scored_lines]

@@ -1,4 +1,4 @@
-"""Progress of a run: a bar with the time left on a terminal, plain lines elsewhere."""
+"""How a run is shown: a bar with the time left, plain lines, or a card in a notebook."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Progress(Callback):
 
 
 def describe_scores(line: dict[str, Any]) -> str:
-    """What a round's line says of the model.
+    """The scores of a round's line in words.
 
     >>> describe_scores({"train_loss": 1.25, "test_loss": 1.5, "test_accuracy": 0.5})
     'train loss 1.2500, test loss 1.5000, test accuracy 50.0%'
@@ -54,7 +54,7 @@ def describe_scores(line: dict[str, Any]) -> str:
 
 
 def describe_test(entries: Mapping[str, Any]) -> list[str]:
-    """What a line or a summary says of the test part: the loss, accuracy, other metrics.
+    """The test scores of a line or a summary in words: the loss, accuracy, other metrics.
 
     >>> describe_test({"test_loss": 1.5, "test_bits_per_byte": 2.25})
     ['test loss 1.5000', 'test bits per byte 2.2500']
@@ -70,7 +70,7 @@ def describe_test(entries: Mapping[str, Any]) -> list[str]:
 
 @contextmanager
 def show_progress(rounds: int, console: Console) -> Iterator[OnRound]:
-    """Yield the function that is told of every completed round."""
+    """Yield a function to call with the line of every completed round."""
     if not _has_bars(console):
 
         def say(line: dict[str, Any]) -> None:
@@ -100,7 +100,7 @@ def show_progress(rounds: int, console: Console) -> Iterator[OnRound]:
 
 
 def _has_bars(console: Console) -> bool:
-    """Whether a bar can be drawn over itself there: in a terminal, or by a notebook's widgets."""
+    """Whether the console can redraw a bar: a terminal, or a notebook that has widgets."""
     in_notebook = console.is_jupyter and find_spec("ipywidgets") is not None
     return console.is_terminal or in_notebook
 

@@ -1,4 +1,4 @@
-"""What a run itself does around its rounds: score the model, write the files of its folder."""
+"""The callbacks of every run: scores, the files of its folder, trackers."""
 
 from __future__ import annotations
 
@@ -33,26 +33,26 @@ _log = logging.getLogger(__name__)
 
 @runtime_checkable
 class KeepsBooks(Protocol):
-    """An engine whose tasks run on devices, and that notes what it measures of them."""
+    """An engine whose tasks run on devices, and that measures them."""
 
     def books(self) -> Mapping[str, Any]:
-        """What was measured of every device since the last time."""
+        """Measurements of every device since the last call."""
         ...
 
 
 class DeviceBooks(Callback):
-    """Adds the books to a round's line; before `Evaluate`, which may ask devices too."""
+    """Adds measurements of devices to a line; before `Evaluate`, which may use devices too."""
 
     def __init__(self, engine: KeepsBooks) -> None:
         self._engine = engine
 
     def measure(self, before: State, after: State) -> Mapping[str, Any]:
-        """What was measured since the last round."""
+        """Measurements since the last round."""
         return self._engine.books()
 
 
 class Evaluate(Callback):
-    """Adds scores to the lines of the rounds where they are due; all processes of a group do."""
+    """Scores the rounds where that is due; all processes of a group share the work."""
 
     def __init__(self, group: ProcessGroup | None = None, folder: RunFolder | None = None) -> None:
         self._group, self._folder = group, folder
@@ -78,7 +78,7 @@ class Evaluate(Callback):
                 history[-1] = last | self._scores
 
     def measure(self, before: State, after: State) -> Mapping[str, Any]:
-        """The scores of a round, and how long they took; nothing where they are not due."""
+        """The scores of a round and their time, where they are due."""
         every = self._training.config.train.evaluate_every
         if after.round % every and after.round != self._training.rounds:
             return {}

@@ -58,7 +58,7 @@ class TrackerContext:
 
 
 def trackers_of(config: Config, folder: Path | None) -> list[Callback]:
-    """The trackers that a configuration names, guarded as callbacks of the user's are."""
+    """The trackers that a configuration names, guarded like a user's callbacks."""
     trackers: list[Callback] = []
     problems: list[str] = []
     for name in config.train.trackers:
@@ -98,7 +98,7 @@ def scalars(line: Mapping[str, Any]) -> dict[str, float]:
 
 
 def times(history: Sequence[Metrics], now: float) -> list[float]:
-    """When each round ended, had the run never stopped, and were the last to end now.
+    """The times at which rounds would have ended without a stop, where the last one ends now.
 
     >>> times([{"seconds": {"train": 2.0}}, {"seconds": {"train": 3.0, "merge": 1.0}}], 100.0)
     [96.0, 100.0]

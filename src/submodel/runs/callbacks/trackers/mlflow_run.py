@@ -70,18 +70,18 @@ class MlflowRun(Callback):
         self._log([(line, time.time())])
 
     def stop(self, state: State, history: Sequence[Metrics]) -> None:
-        """The last round, if it is missing, and that this is not the end."""
+        """Log the last round, if it is missing, and mark the run as killed."""
         if self._id:
             self._log(zip(history, times(history, time.time()), strict=True))
             self._client.set_terminated(self._id, "KILLED")
 
     def finish(self, last: State, final: State, history: Sequence[Metrics]) -> Mapping[str, Any]:
-        """It is at its end."""
+        """Mark the run as finished."""
         self._client.set_terminated(self._id, "FINISHED")
         return {}
 
     def _find(self) -> str:
-        """The run that was begun there; empty: none was."""
+        """The identity of the run that was begun there; empty: none was."""
         file = self._folder / "run-id.txt"
         if not file.is_file():
             return ""
@@ -120,7 +120,7 @@ class MlflowRun(Callback):
 
 
 def _connect(address: str) -> MlflowClient:
-    """A client, without what MLflow says of itself."""
+    """A client that logs nothing about itself."""
     for name in ("mlflow", "alembic"):
         logging.getLogger(name).setLevel(logging.WARNING)
     with warnings.catch_warnings():

@@ -62,7 +62,7 @@ class WandbRun(Callback):
         self._log(line)
 
     def stop(self, state: State, history: Sequence[Metrics]) -> None:
-        """The last round, if it is missing, and that this is not the end."""
+        """Log the last round, if it is missing, and mark the run as not finished."""
         for line in history[-1:]:
             self._log(line)
         self._finish(exit_code=1)
@@ -93,7 +93,7 @@ class WandbRun(Callback):
         )  # fmt: skip
 
     def _identity(self, file: Path) -> str:
-        """What the run is called there, for good."""
+        """The identity of the run there, which a resumed run keeps."""
         if not file.is_file():
             write_text(file, secrets.token_hex(4))
         return file.read_text("utf-8").strip()
