@@ -14,6 +14,8 @@ from submodel.errors import ConfigError
 from submodel.options import Section
 from submodel.randomness import generator
 
+_PADDING = 4  # pixels on every side, as all published CIFAR tables have it
+
 
 class Augmentation(Protocol):
     """Changes the examples of one client's batch at random.
@@ -70,9 +72,6 @@ class Augmentations:
                 )
             examples = after
         return examples
-
-
-_PADDING = 4  # pixels on every side, as all published CIFAR tables have it
 
 
 @dataclass(frozen=True)

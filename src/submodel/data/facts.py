@@ -10,6 +10,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+Missing = Literal["mean", "category", "drop"] | None
+"""What stands for missing cells; None: they are refused."""
+
 
 @dataclass(frozen=True)
 class Owners:
@@ -69,10 +72,6 @@ class TextFacts:
     vocabulary: int
     bytes_per_token: float  # of the text that the test part's targets stand for, on average
     tokens: str  # the tokeniser, as `submodel.data.text.tokens.read_tokens` reads it
-
-
-Missing = Literal["mean", "category", "drop"] | None
-"""What stands for missing cells; None: they are refused."""
 
 
 @dataclass(frozen=True)

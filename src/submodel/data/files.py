@@ -36,6 +36,21 @@ _BESIDE = 1 << 30
 """Bytes that an archive may hold beside the wanted files."""
 _File = tuple[str, int, Callable[[], bytes]]
 """The name of a file, its size, and what reads it."""
+ArrayShapes = dict[str, tuple[int, ...]]
+Check = Callable[[ArrayShapes, int], None]
+"""Raises for shapes, and bytes in all, that are not wanted."""
+_STORAGE = {zipfile.ZIP_STORED: 1, zipfile.ZIP_DEFLATED: 1032}
+"""How a member may be stored, and the most that a byte of it can become."""
+_INTEGERS = [f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)]
+_NUMPY = ("bool", *_INTEGERS, "float16", "float32", "float64")
+_SAFETENSORS = {"BOOL": 1, "U8": 1, "I8": 1, "U16": 2, "I16": 2, "F16": 2, "BF16": 2, "U32": 4,
+                "I32": 4, "F32": 4, "U64": 8, "I64": 8, "F64": 8}  # fmt: skip
+_HEADS = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
+_CHUNK = 1 << 20
+_DECODED_AT_ONCE = 1 << 18
 
 
 def read_files(path: Path, limits: Mapping[str, int]) -> tuple[dict[str, bytes], set[str]]:
@@ -130,22 +145,6 @@ class _BoundedReader:
             raise DataError(f"data.path: {self._path}: more than {self._most:,} bytes unpacked")
 
 
-ArrayShapes = dict[str, tuple[int, ...]]
-Check = Callable[[ArrayShapes, int], None]
-"""Raises for shapes, and bytes in all, that are not wanted."""
-_STORAGE = {zipfile.ZIP_STORED: 1, zipfile.ZIP_DEFLATED: 1032}
-"""How a member may be stored, and the most that a byte of it can become."""
-_INTEGERS = [f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)]
-_NUMPY = ("bool", *_INTEGERS, "float16", "float32", "float64")
-_SAFETENSORS = {"BOOL": 1, "U8": 1, "I8": 1, "U16": 2, "I16": 2, "F16": 2, "BF16": 2, "U32": 4,
-                "I32": 4, "F32": 4, "U64": 8, "I64": 8, "F64": 8}  # fmt: skip
-_HEADS = {
-    (1, 0): np.lib.format.read_array_header_1_0,
-    (2, 0): np.lib.format.read_array_header_2_0,
-}
-_CHUNK = 1 << 20
-
-
 def read_arrays(path: Path, names: Sequence[str], check: Check) -> list[Tensor]:
     """The named arrays of a file, after ``check`` has seen their shapes; raises `DataError`."""
     try:
@@ -234,9 +233,6 @@ def _read_array(archive: zipfile.ZipFile, name: str, head: _Head) -> NDArray[Any
         raise DataError(f"{name} ends after {at:,} of {head.size:,} bytes")
     whole = values.view(head.dtype).reshape(head.shape, order="F" if head.columns_first else "C")
     return np.ascontiguousarray(whole.astype(head.dtype.newbyteorder("="), copy=False))
-
-
-_DECODED_AT_ONCE = 1 << 18
 
 
 def check_encoding(encoding: str) -> None:

@@ -23,6 +23,9 @@ from submodel.options import Count, Positive, Section
 from submodel.randomness import generator
 
 Positions = NDArray[np.int64]
+_MOST_SAID = 5
+DEFAULT_LABELS = 3
+"""The labels of a client where nothing is set, unless the data has fewer."""
 
 
 class Partition(Protocol):
@@ -72,9 +75,6 @@ class PartitionContext:
             return []
         targets = f", and the targets are {self.targets}" if self.targets else ""
         return [f"data.partition: {partition!r} needs class labels{targets}; use 'iid'"]
-
-
-_MOST_SAID = 5
 
 
 @dataclass(frozen=True)
@@ -229,10 +229,6 @@ class Iid:
     def indices(self, client: int) -> Positions:
         """Every ``clients``-th example of a random order."""
         return np.sort(self._order[client :: self.clients])
-
-
-DEFAULT_LABELS = 3
-"""The labels of a client where nothing is set, unless the data has fewer."""
 
 
 def assign_labels(clients: int, classes: int, each: int, seed: int) -> NDArray[np.int64]:

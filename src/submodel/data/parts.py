@@ -26,6 +26,11 @@ from submodel.errors import DataError
 from submodel.model.inputs import Inputs, as_tensors, columns, map_inputs
 
 _MOST_CLASSES = 10_000_000  # more are numbers of another kind: identifiers, seconds, prices
+IN_MEMORY = 1 << 29
+"""Bytes that are held in memory; more are written to a file, which is read as it is needed."""
+NO_TARGET = -100
+"""A target that does not count, as torch's cross-entropy and Hugging Face's models have it."""
+_LABELS, _TOKENS, _MASK = "labels", "input_ids", "attention_mask"
 
 
 def check_tensor(name: str, what: str, tensor: object) -> Tensor:
@@ -79,10 +84,6 @@ def count_classes(train: Tensor, test: Tensor) -> int:
             "torch.unique(y, return_inverse=True)[1]"
         )
     return classes
-
-
-IN_MEMORY = 1 << 29
-"""Bytes that are held in memory; more are written to a file, which is read as it is needed."""
 
 
 def is_item_dataset(part: object) -> bool:
@@ -186,11 +187,6 @@ def _write(
                 "must be of one shape: pad or resize them in the dataset"
             )
         array[number] = values[key].numpy()
-
-
-NO_TARGET = -100
-"""A target that does not count, as torch's cross-entropy and Hugging Face's models have it."""
-_LABELS, _TOKENS, _MASK = "labels", "input_ids", "attention_mask"
 
 
 def read_part(name: str, part: object) -> tuple[Inputs, Tensor]:

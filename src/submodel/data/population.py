@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from submodel.randomness import generator, permute_index
 
 Sampling = Literal["uniform", "cyclic", "shuffled-cyclic"]
+_ONE_IN = 10  # clients that keep out of training, to try what was trained
+_MOST_VALIDATORS = 100
 
 
 @dataclass(frozen=True)
@@ -127,10 +129,6 @@ class Population:
             position = ((client * factor + offset) % self.count + 0.5) / self.count
         level = int(np.searchsorted(self._levels, position, side="right"))
         return float(self.capacities[min(level, len(self.capacities) - 1)])
-
-
-_ONE_IN = 10  # clients that keep out of training, to try what was trained
-_MOST_VALIDATORS = 100
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,6 +20,7 @@ from submodel.extras import needs_extra
 
 _MOST_WORDS = 100  # different ones in a column that becomes as many columns of 0 and 1
 _EMPTY = ("", "na", "nan", "null", "none")
+Rows = Iterator[Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -252,9 +253,6 @@ def encode_columns(
             if code.marks_missing:
                 parts.append(column.missing.astype(np.float64)[:, None])
     return np.concatenate(parts, axis=1).astype(np.float32)
-
-
-Rows = Iterator[Mapping[str, Any]]
 
 
 def read_rows(path: Path, encoding: str, columns: Set[object]) -> Rows:

