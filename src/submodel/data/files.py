@@ -253,27 +253,24 @@ def check_encoding(encoding: str) -> None:
 
 def read_decoded(file: Path, encoding: str) -> Iterator[str]:
     """The text of a file, a chunk at a time; raises with the byte that is not of the encoding."""
-    try:
+    place = 0
+
+    def chunks() -> Iterator[bytes]:
+        nonlocal place
         with file.open("rb") as content:
-            decoder = codecs.getincrementaldecoder(encoding)("strict")
-            place = 0
-            while True:
-                chunk = content.read(_DECODED_AT_ONCE)
-                waiting = len(decoder.getstate()[0])  # bytes of a character that is not complete
-                try:
-                    text = decoder.decode(chunk, final=not chunk)
-                except UnicodeDecodeError as error:
-                    byte = place - waiting + error.start
-                    raise DataError(
-                        f"{file}: byte {byte:,} is not {encoding} ({error.reason}); set "
-                        "data.encoding to what the file is written in"
-                    ) from None
-                except UnicodeError as error:  # as of utf-16 without its mark
-                    raise DataError(f"{file}: not {encoding} ({error})") from None
-                if text:
-                    yield text
-                if not chunk:
-                    return
+            while chunk := content.read(_DECODED_AT_ONCE):
                 place += len(chunk)
+                yield chunk
+
+    try:
+        yield from codecs.iterdecode(chunks(), encoding, "strict")
+    except UnicodeDecodeError as error:  # in what was read last, and what waited before
+        byte = place - len(error.object) + error.start
+        raise DataError(
+            f"{file}: byte {byte:,} is not {encoding} ({error.reason}); set data.encoding to what "
+            "the file is written in"
+        ) from None
+    except UnicodeError as error:  # as of utf-16 without its mark
+        raise DataError(f"{file}: not {encoding} ({error})") from None
     except OSError as error:
         raise DataError(f"{file}: cannot be read ({error.strerror or error})") from None

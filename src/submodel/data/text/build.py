@@ -55,6 +55,8 @@ _VERSION = 1  # of what is kept: another reads nothing of this one
 _INDEX = "index.json"
 _MOST_BYTES = 1 << 30
 Streams = Sequence[TextStream]
+Passage = tuple[int, TextStream]
+"""A part of a stream, of an owner by number; -1 is nobody."""
 
 
 class TextOptions(Section):
@@ -152,7 +154,7 @@ def make_tokeniser(
     component = TOKENS.find(options.tokens)
 
     def pieces() -> Iterator[str]:
-        return chain.from_iterable(passage.pieces() for passage in train)
+        return chain.from_iterable(part.pieces() for _, part in train)
 
     tokeniser = component.make(options, TokensContext(pieces, component.argument))
     if tokens_of_run is not None and tokeniser.to_json() != tokens_of_run:
@@ -163,36 +165,17 @@ def make_tokeniser(
 
 
 @dataclass(frozen=True)
-class Passage:
-    """A part of a stream, of an owner by number; -1 is nobody."""
-
-    owner: int
-    stream: TextStream
-    start: int
-    stop: int
-
-    def pieces(self) -> Iterator[str]:
-        """Its text."""
-        return self.stream.part(self.start, self.stop)
-
-    @property
-    def most_bytes(self) -> int:
-        """No more than this as UTF-8, which has four for a character at most."""
-        return min(4 * (self.stop - self.start), self.stream.size)
-
-
-@dataclass(frozen=True)
 class Passages:
-    """All of the text that is used, the owners' names, and how many owners had too little."""
+    """All of the text that is used, as parts of streams with their owners' numbers."""
 
-    names: tuple[str, ...]
-    train: tuple[Passage, ...]
-    test: tuple[Passage, ...]
-    left_out: int
+    names: tuple[str, ...]  # of the owners
+    train: Sequence[Passage]
+    test: Sequence[Passage]
+    left_out: int  # how many owners had too little
 
     def windows_size(self, length: int) -> int:
         """Bytes in memory of inputs and targets, at most: a token has a byte or more."""
-        rows = sum(count_windows(p.most_bytes, length) for p in (*self.train, *self.test))
+        rows = sum(count_windows(part.size, length) for _, part in (*self.train, *self.test))
         return rows * length * BYTES_PER_PLACE
 
 
@@ -221,12 +204,11 @@ def divide_text(
         owner, end = numbers.get(stream.owner, -1), stream.characters
         if test_streams is None:
             end -= round(end * options.test_share)
-            test.append(Passage(owner, stream, end, stream.characters))
-        train.append(Passage(owner, stream, 0, end))
+            test.append((owner, stream.cut(end, stream.characters)))
+        train.append((owner, stream.cut(0, end)))
     for stream in test_streams or ():
-        owner = numbers.get(stream.owner, -1)
-        test.append(Passage(owner, stream, 0, stream.characters))
-    return Passages(names, tuple(train), tuple(test), len(streams) - len(enough))
+        test.append((numbers.get(stream.owner, -1), stream))
+    return Passages(names, train, test, len(streams) - len(enough))
 
 
 class _Encoder:
@@ -238,17 +220,18 @@ class _Encoder:
         self.rows: list[tuple[int, int]] = []  # the owner and the windows of every passage
 
     def write(self, passage: Passage, length: int, sink: Callable[[Windows], None]) -> None:
+        owner, stream = passage
         count = 0
-        for windows in cut_windows(self._tokens(passage), length):
+        for windows in cut_windows(self._tokens(stream), length):
             sink(windows)
             count += len(windows.x)
         if count:
-            self.rows.append((passage.owner, count))
+            self.rows.append((owner, count))
 
-    def _tokens(self, passage: Passage) -> Iterator[TokenArray]:
-        place, has_first = passage.start, False
-        for piece in passage.pieces():
-            tokens = self._encode_piece(piece, place, passage.stream.where)
+    def _tokens(self, stream: TextStream) -> Iterator[TokenArray]:
+        place, has_first = stream.start, False
+        for piece in stream.pieces():
+            tokens = self._encode_piece(piece, place, stream.where)
             place += len(piece)
             targets = tokens if has_first else tokens[1:]
             has_first = has_first or len(tokens) > 0

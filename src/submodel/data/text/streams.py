@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,8 @@ class TextStream:
     where: str  # what errors call it, as the file
     pieces: Callable[[], Iterator[str]]  # gives the text from its beginning, in pieces
     characters: int
-    size: int  # in bytes, as UTF-8
+    size: int  # in bytes, as UTF-8; of a part, at most
+    start: int = 0  # of a part: its place in the whole
 
     def part(self, start: int, stop: int) -> Iterator[str]:
         """The characters from ``start`` up to ``stop``, in pieces."""
@@ -38,6 +39,14 @@ class TextStream:
             place += len(piece)
             if place >= stop:
                 return
+
+    def cut(self, start: int, stop: int) -> TextStream:
+        """A part as a stream of its own; a character has four bytes at most."""
+        size = min(4 * (stop - start), self.size)
+        return replace(
+            self, pieces=partial(self.part, start, stop), characters=stop - start, size=size,
+            start=start,
+        )  # fmt: skip
 
 
 def measured_stream(owner: str, where: str, texts: Callable[[], Iterable[str]]) -> TextStream:
