@@ -1,18 +1,22 @@
-"""A task that makes other targets of the data: what that changes, and what it does not."""
+"""What data is for: the task, its loss, the model made for it; targets that a task makes."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 import torch
+from torch import Tensor
 
-from submodel.config import parse
-from submodel.data import Examples
+from submodel.config import Config, parse
+from submodel.data import Examples, dataset
 from submodel.federation.facts import Facts
 from submodel.federation.own_data import OwnData
+from submodel.prepare.findings import context_of
+from submodel.prepare.objective import make_task
 from submodel.prepare.setup import prepare
-from submodel.tasks.base import TaskContext, TaskKind
+from submodel.tasks.base import TaskContext, TaskKind, task_for
 from tests.support.common import tiny_images
 
 TABLE = "".join(f"{n / 60},{n % 7},{'abc'[n % 3]}\n" for n in range(60))
@@ -65,3 +69,27 @@ def test_a_device_that_plays_a_client_has_what_that_client_has() -> None:
     part = OwnData(part=4).read(config, Facts.of(setup.clients.dataset, setup.module))
     assert torch.equal(part.x, setup.clients.examples(4).x)
     assert torch.equal(part.y, setup.clients.examples(4).y)
+
+
+ROWS = torch.arange(12).reshape(4, 3)
+CASES: dict[str, tuple[Tensor, Tensor, str, tuple[int, int | None, str | None]]] = {
+    "labels": (ROWS.float(), torch.tensor([0, 1, 2, 0]), "classification",
+               (3, None, "classification")),
+    "labels of tokens": (ROWS, torch.tensor([0, 1, 2, 0]), "classification",
+                         (3, 12, "classification")),
+    "next tokens": (ROWS, ROWS + 1, "language", (13, 13, "language")),
+    "labels of places": (ROWS.float(), ROWS, "language", (1, None, None)),
+    "numbers": (ROWS.float(), ROWS.float()[:, :2], "regression", (2, None, "regression")),
+    "numbers of tokens": (ROWS, ROWS.float()[:, :1], "regression", (1, 12, "regression")),
+    "pairs of whole numbers": (ROWS.float(), ROWS[:, :2], "classification", (1, None, None)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", CASES)
+def test_model_and_loss_are_for_one_task(what: str) -> None:
+    x, y, task, expected = CASES[what]
+    data = dataset((x, y), (x, y))
+    assert task_for(data) == make_task(Config(), data).name == task
+    context = context_of(data)
+    assert (context.classes, context.vocabulary, context.task) == expected
+    assert context.task in (task, None)
