@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -27,23 +27,15 @@ from submodel.experiments.statistics import (
 from submodel.files import read_typed
 from submodel.presentation.bands import (
     MOST_LINES,
-    ROW_HEIGHT,
-    Band,
     IntervalRow,
-    draw_band,
+    draw_bands,
     draw_intervals,
-    shared_grid,
+    figure_with_list,
     sorted_rows,
     styles_of,
 )
-from submodel.presentation.labels import (
-    amount_ticks,
-    even_ticks,
-    label_ends,
-    short_label,
-    whole_ticks,
-)
-from submodel.presentation.style import DOUBLE, FAINT, new_figure, save_figure, with_style
+from submodel.presentation.labels import cost_ticks, even_ticks, label_ends, short_label
+from submodel.presentation.style import DOUBLE, new_figure, save_figure, with_style
 from submodel.presentation.tables import (
     bold_cell,
     card,
@@ -61,7 +53,6 @@ if TYPE_CHECKING:
 
 _LARGEST = 1 << 24  # bytes of it
 _BAR_CELLS = 60  # of a bar in a notebook
-_AMOUNTS = {"bytes": ("traffic, down + up", "B"), "flops": ("clients' work", "FLOPs")}
 _HEIGHT = 2.0  # inches of the curves
 
 
@@ -280,45 +271,33 @@ def write_comparison(findings: Findings, folder: Path) -> Path:
     return page
 
 
-Styles = Mapping[str, tuple[str, str] | None]
+Styles = Sequence[tuple[str, str] | None]
+"""Of every way, in their order."""
 
 
 @with_style
 def draw_comparison(findings: Findings) -> Figure:
     """Test accuracy against rounds, bytes and FLOPs; of many ways, a list of all below."""
     finals = [sum(way.record.final("accuracy").values()) for way in findings.ways]
-    styles = dict(zip((way.text for way in findings.ways), styles_of(finals), strict=True))
+    styles = styles_of(finals)
     if len(findings.ways) <= MOST_LINES:
         figure = new_figure(DOUBLE, max(_HEIGHT, 0.6 + 0.17 * len(findings.ways)))
         curves: Sequence[Plot] = figure.subplots(1, 3, sharey=True)
         _draw_curves(curves, findings, styles)
         label_ends(curves[-1:])  # all three have the same colours and ends
         return figure
-    height = ROW_HEIGHT * (len(findings.ways) + 3)
-    figure = new_figure(DOUBLE, _HEIGHT + height)
-    upper, lower = figure.subfigures(  # type: ignore[misc]
-        2, 1, height_ratios=[_HEIGHT, height]
-    )
+    figure, upper, lower = figure_with_list(DOUBLE, _HEIGHT, len(findings.ways))
     _draw_curves(upper.subplots(1, 3, sharey=True), findings, styles)
     _draw_list(lower.subplots(), findings.ways, styles)
     return figure
 
 
 def _draw_curves(plots: Sequence[Plot], findings: Findings, styles: Styles) -> None:
-    for plot, cost in zip(plots, ("round", *_AMOUNTS), strict=True):
-        most = 0.0
-        for way in findings.ways:
-            x, values = shared_grid(way.record.against(cost, "accuracy"))
-            style = styles[way.text]
-            band = Band(short_label(way.title), x.tolist(), values, *(style or (FAINT, "-")))
-            draw_band(plot, band, is_faint=style is None)
-            most = max(most, x[-1])
+    for plot, cost in zip(plots, ("round", "bytes", "flops"), strict=True):
+        lines = [(short_label(w.title), w.record.against(cost, "accuracy")) for w in findings.ways]
+        most = draw_bands(plot, lines, styles)
         plot.set_xlim(0, 1.03 * most)
-        if cost == "round":
-            plot.set_xlabel("round")
-            whole_ticks(plot.xaxis)
-        else:
-            amount_ticks(plot.xaxis, most, *_AMOUNTS[cost])
+        cost_ticks(plot, cost, most)
     plots[0].set_ylabel("test accuracy")
     even_ticks(plots[0].yaxis)
 
@@ -326,8 +305,8 @@ def _draw_curves(plots: Sequence[Plot], findings: Findings, styles: Styles) -> N
 def _draw_list(plot: Plot, ways: Sequence[WayRecord], styles: Styles) -> None:
     """Every way after its last round, the best on top, with what it took."""
     rows = []
-    for way in ways:
-        style, values = styles[way.text], list(way.record.final("accuracy").values())
+    for way, style in zip(ways, styles, strict=True):
+        values = list(way.record.final("accuracy").values())
         rounds = f"{round(sum(way.rounds) / len(way.rounds))}"
         cells = (rounds, si(way.cost("bytes"), "B"), si(way.cost("flops")))
         rows.append(IntervalRow(short_label(way.title), values, style and style[0], cells))

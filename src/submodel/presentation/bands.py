@@ -5,17 +5,18 @@ Of too many lines, the best few stand out, and the others are grey.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from submodel.presentation.style import FAINT, INK, SMALL_TEXT, line_style, with_style
+from submodel.presentation.style import FAINT, INK, SMALL_TEXT, line_style, new_figure, with_style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes as Plot
+    from matplotlib.figure import Figure
 
 MOST_LINES = 8
 """More lines than these cannot be followed by their colours."""
@@ -65,6 +66,35 @@ def draw_band(plot: Plot, band: Band, is_faint: bool = False) -> None:
             plot.vlines(band.x, low, high, color=band.colour, linewidth=0.8)
         else:
             plot.fill_between(band.x, low, high, color=band.colour, alpha=0.14, linewidth=0)
+
+
+def draw_bands(
+    plot: Plot,
+    lines: Iterable[tuple[str, Sequence[Curve]]],
+    styles: Sequence[tuple[str, str] | None],
+) -> float:
+    """Draw a band for every line, over the stretch that its seeds share; return the largest x.
+
+    Args:
+        plot: to draw in.
+        lines: the name of each, and its curves by seed.
+        styles: the colour and dashes of each; None: in the background.
+    """
+    most = 0.0
+    for (label, curves), style in zip(lines, styles, strict=True):
+        x, values = shared_grid(curves)
+        band = Band(label, x.tolist(), values, *(style or (FAINT, "-")))
+        draw_band(plot, band, is_faint=style is None)
+        most = max(most, float(x[-1]))
+    return most
+
+
+def figure_with_list(width: float, height: float, rows: int) -> tuple[Figure, Any, Any]:
+    """A figure with an upper part of so many inches, and a lower part for a list of rows."""
+    list_height = ROW_HEIGHT * (rows + 3)
+    figure = new_figure(width, height + list_height)
+    upper, lower = figure.subfigures(2, 1, height_ratios=[height, list_height])  # type: ignore[misc]
+    return figure, upper, lower
 
 
 def styles_of(

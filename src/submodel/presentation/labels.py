@@ -27,6 +27,8 @@ _APART = 1.05  # of the size of the font: what one line of text takes
 _GAP = 7.0  # points from the frame to the names
 _WIDTH = 28  # characters of a name before it is wrapped
 _STEPS = [1, 2, 5, 10]
+_AMOUNTS = {"bytes": ("traffic, down + up", "B"), "flops": ("clients' work", "FLOPs")}
+_TIMES = ((3600.0, "h"), (60.0, "min"), (1.0, "s"))
 _PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _DENSITIES: tuple[tuple[float, ...], ...] = (
@@ -268,6 +270,29 @@ def amount_ticks(axis: Axis, most: float, what: str, unit: str) -> None:
     axis.set_major_locator(MaxNLocator(5, steps=_STEPS))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / size:g}"))
     axis.set_label_text(f"{what} ({name})")
+
+
+def cost_ticks(plot: Plot, cost: str, most: float) -> None:
+    """Set ticks and the name of the x axis.
+
+    Args:
+        plot: drawn already.
+        cost: round, bytes, flops or elapsed (seconds).
+        most: the largest value.
+    """
+    if cost == "round":
+        plot.set_xlabel("round")
+        whole_ticks(plot.xaxis)
+    elif cost == "elapsed":
+        from matplotlib.ticker import FuncFormatter, MultipleLocator
+
+        size, unit = next((s, u) for s, u in _TIMES if most >= 2 * s or s == 1.0)
+        step = next((s for s in (1, 2, 5, 10, 20, 50, 100) if most / size <= 5 * s), 200)
+        plot.xaxis.set_major_locator(MultipleLocator(step * size))
+        plot.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / size:g}"))
+        plot.set_xlabel(f"time of all rounds ({unit})")
+    else:
+        amount_ticks(plot.xaxis, most, *_AMOUNTS[cost])
 
 
 def plain_number(value: float) -> str:

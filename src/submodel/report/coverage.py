@@ -35,19 +35,12 @@ _Counts = dict[str, NDArray[np.float64]]
 
 @dataclass(frozen=True)
 class Grid:
-    """A table of numbers from 0 on, a byte each: the number is ``byte * step``.
+    """A table of numbers from 0 on, a byte each: the number is ``byte * step``."""
 
-    Args:
-        rows: one for every round that is shown.
-        columns: one for every unit, or stretch of units.
-        step: what a byte counts. 1: the numbers are whole, and exact.
-        cells: the bytes, row by row, in base64.
-    """
-
-    rows: int
-    columns: int
-    step: float
-    cells: str
+    rows: int  # one for every round that is shown
+    columns: int  # one for every unit, or stretch of units
+    step: float  # 1: the numbers are whole, and exact
+    cells: str  # the bytes, row by row, in base64
 
     @classmethod
     def of(cls, numbers: NDArray[np.float64]) -> Grid:
@@ -74,23 +67,16 @@ class Grid:
 class AxisCoverage:
     """How many clients held every unit of an axis, in every round that is shown.
 
-    Args:
-        name: of the axis; of a tensor, where single weights are cut.
-        size: how many units it has, or weights.
-        cuts: what lies along it: whole ``units``, or single ``weights``, which are not told apart:
-            their one column is the mean number of clients that held a weight of the tensor.
-        units_per_column: how many units a column stands for; more than 1: their mean.
-        layers: the names of the layers that it cuts, in the order of the model.
-        holders: how many clients held each column, a grid for every capacity of the run: in the
-            order of `RunCoverage.capacities`, a row for every round of `RunCoverage.rounds`.
+    Where single weights are cut, it is of a tensor, whose weights are not told apart: its one
+    column is the mean number of clients that held one of them.
     """
 
     name: str
-    size: int
+    size: int  # units, or weights
     cuts: Literal["units", "weights"]
-    units_per_column: int
-    layers: tuple[str, ...]
-    holders: tuple[Grid, ...]
+    units_per_column: int  # more than 1: a column is their mean
+    layers: tuple[str, ...]  # that it cuts, in the order of the model
+    holders: tuple[Grid, ...]  # of each column, by `RunCoverage.capacities`; rows are its rounds
 
     def total(self) -> NDArray[np.float64]:
         """How many clients of any capacity held each column: rounds x columns."""
@@ -99,69 +85,42 @@ class AxisCoverage:
 
 @dataclass(frozen=True)
 class RoundClients:
-    """The clients of a round whose updates were merged.
+    """The clients of a round whose updates were merged."""
 
-    Args:
-        number: of the round, from 1.
-        clients: their numbers, ascending.
-        capacities: of each, its place in `RunCoverage.capacities`.
-    """
-
-    number: int
-    clients: tuple[int, ...]
-    capacities: tuple[int, ...]
+    number: int  # of the round, from 1
+    clients: tuple[int, ...]  # ascending
+    capacities: tuple[int, ...]  # of each, its place in `RunCoverage.capacities`
 
 
 @dataclass(frozen=True)
 class ClientCut:
     """What one client held in one round.
 
-    Args:
-        round: from 1.
-        client: its number.
-        capacity: its place in `RunCoverage.capacities`.
-        units: by axis, a bit for every unit, the first unit first (the highest bit of the first
-            byte), in base64; an axis that is not named is held whole.
-        shares: by tensor, the share of its weights, where single weights are cut.
+    Units are a bit each, the first unit first (the highest bit of the first byte), in base64; an
+    axis that is not named is held whole.
     """
 
-    round: int
+    round: int  # from 1
     client: int
-    capacity: int
-    units: Mapping[str, str]
-    shares: Mapping[str, float]
+    capacity: int  # its place in `RunCoverage.capacities`
+    units: Mapping[str, str]  # by axis
+    shares: Mapping[str, float]  # of the weights of each tensor, where single weights are cut
 
 
 @dataclass(frozen=True)
 class RunCoverage:
-    """What of the model of a run was held by whom.
-
-    Args:
-        scheme: the name of the scheme.
-        rounds: those that are shown, ascending; of long runs a sample (``notes`` says so).
-        rounds_done: how many rounds the run has behind it.
-        clients: how many are registered.
-        capacities: that clients had, descending; where there are very many, a few that stand for
-            those below them.
-        axes: what is cut, in the order of the model.
-        layers: the model's layers that have parameters, in the order of its forward.
-        cuts: examples of what a client holds: for rounds that are shown, of every capacity the
-            first client that took part; ordered by round, then by capacity.
-        sources: how the cuts are known: ``recorded`` while training, ``drawn`` again from the seed,
-            or both.
-        notes: what a reader must know to read it right, a sentence each.
-    """
+    """What of the model of a run was held by whom."""
 
     scheme: str
-    rounds: tuple[RoundClients, ...]
+    rounds: tuple[RoundClients, ...]  # ascending; of long runs a sample (``notes`` says so)
     rounds_done: int
-    clients: int
-    capacities: tuple[float, ...]
-    axes: tuple[AxisCoverage, ...]
-    layers: tuple[ModelLayer, ...]
-    cuts: tuple[ClientCut, ...]
-    sources: tuple[Literal["recorded", "drawn"], ...]
-    notes: tuple[str, ...]
+    clients: int  # that are registered
+    capacities: tuple[float, ...]  # descending; of very many, a few that stand for those below
+    axes: tuple[AxisCoverage, ...]  # that are cut, in the order of the model
+    layers: tuple[ModelLayer, ...]  # that have parameters, in the order of the model's forward
+    cuts: tuple[ClientCut, ...]  # by round: of every capacity the first client that took part
+    sources: tuple[Literal["recorded", "drawn"], ...]  # while training; again from the seed
+    notes: tuple[str, ...]  # for the reader, a sentence each
 
     def json(self) -> dict[str, Any]:
         """All of it as objects, lists, texts and numbers, by the names of the fields."""
@@ -171,11 +130,7 @@ class RunCoverage:
 def coverage_of(path: str | Path) -> RunCoverage:
     """What of the model of a run was held by whom, in every round or in a sample of them.
 
-    Args:
-        path: the run's folder; the run may be under way.
-
-    Raises:
-        SubmodelError: it is not a run, or one whose model is not known.
+    Raises `SubmodelError` where the folder is not that of a run, or its model is not known.
     """
     return build_coverage(source_of(path))
 
@@ -277,10 +232,6 @@ def capacity_levels(
     capacities: Iterable[float], configured_capacities: Collection[float]
 ) -> tuple[float, ...]:
     """The capacities that stand for all, descending: each for those that are no larger.
-
-    Args:
-        capacities: that clients had.
-        configured_capacities: those of the configuration, which count where no client had them.
 
     >>> capacity_levels([0.5, 1.0, 0.5], [1.0, 0.5, 0.25])
     (1.0, 0.5, 0.25)

@@ -21,13 +21,10 @@ WayKey = tuple[tuple[str, str], ...]
 
 
 def find_results(path: Path) -> tuple[Kind, list[Path]] | None:
-    """What a folder holds and where; None: no results that are known here.
+    """What a folder, or the file of a record, holds and where; None: no results known here.
 
     A run, or runs that have begun (their folders), a comparison (the folder of its records), or
     the records of a reproduction (their files).
-
-    Args:
-        path: the folder, or the file of one record.
     """
     if is_run(path):
         return "run", [path]
@@ -52,9 +49,6 @@ def _is_record(file: Path) -> bool:
 
 def spell_settings(values: Mapping[str, Any]) -> dict[str, str]:
     """The keys of a configuration that have values, each in one spelling.
-
-    Args:
-        values: the sections as a file, a record or a `Config` has them.
 
     >>> spell_settings({"seed": 1, "local": {"lr": 1.0, "clip": None, "optimiser": "sgd"}})
     {'seed': '1', 'local.lr': '1', 'local.optimiser': 'sgd'}
@@ -82,9 +76,6 @@ def way_of(settings: Mapping[str, str]) -> WayKey:
     Names, trackers, checkpoints, where the data is found and where tasks run shape no result.
     Training over devices is another way than training here, as devices may have other data.
 
-    Args:
-        settings: of `spell_settings`.
-
     >>> way_of({"seed": "1", "local.lr": "0.1", "engine.name": "local", "engine.threads": "2"})
     (('local.lr', '0.1'),)
     """
@@ -109,10 +100,7 @@ def group_equal(values: Iterable[Hashable]) -> list[list[int]]:
 
 
 def describe_repeats(runs: Iterable[tuple[str, Hashable]]) -> list[str]:
-    """The runs of which an earlier one has the same configuration and seed, a sentence each.
-
-    Args:
-        runs: the name of each, and what is equal for runs that should be the same: way and seed.
+    """The runs of which an earlier one has the same way and seed, a sentence each.
 
     >>> describe_repeats([("a", 0), ("b", 1), ("c", 0)])
     ['c: the same configuration and seed as a; curves show both, tables the first']

@@ -36,21 +36,13 @@ UnitMasks = Mapping[str, NDArray[np.bool_]]
 
 @dataclass(frozen=True)
 class HoldingsSource:
-    """The rounds of one run: who took part, and what they held.
-
-    Args:
-        config: of the run.
-        outline: the shape of its model.
-        records: what its folder tells, by round from 1.
-        rounds_done: how many are behind it.
-        absent: by round from 1, clients whose updates were not merged, as the metrics name them.
-    """
+    """The rounds of one run, counted from 1: who took part, and what they held."""
 
     config: Config
-    outline: ModelOutline
-    records: Mapping[int, Holdings]
+    outline: ModelOutline  # the shape of its model
+    records: Mapping[int, Holdings]  # by round, what its folder has
     rounds_done: int
-    absent: Mapping[int, frozenset[str]]
+    absent: Mapping[int, frozenset[str]]  # by round, clients whose updates were not merged
 
     @property
     def cuts_weights(self) -> bool:
@@ -119,16 +111,11 @@ class HoldingsSource:
 
 
 def source_of(path: str | Path) -> HoldingsSource:
-    """What is known of the rounds of a run.
+    """The rounds of a run by its folder.
 
-    A folder that does not tell the shape of the model, as older ones do not, takes as long as
-    preparing the run again, and its data.
-
-    Args:
-        path: the run's folder.
-
-    Raises:
-        SubmodelError: it is not a run, or one whose model cannot be made again.
+    One that does not have the shape of the model, as older ones do not, takes as long as preparing
+    the run again, and its data. Raises `SubmodelError` where it is not a run, or one whose model
+    cannot be made again.
     """
     folder = RunFolder(Path(path))
     config = folder.config()

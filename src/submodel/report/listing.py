@@ -27,33 +27,19 @@ _NAMED = ("scheme", "data", "model")
 
 @dataclass(frozen=True)
 class ListRow:
-    """A run, or an experiment of many, in the list; the names are those of ``--json``.
-
-    Args:
-        path: the folder.
-        kind: run or experiment.
-        state: running, stopped, finished or failed.
-        reason: why it failed or stopped, where that is known.
-        count: rounds done; of an experiment, runs.
-        planned_count: likewise, in the end; 0 where unknown.
-        traffic: bytes, down and up.
-        seconds: of all rounds; of an experiment, of all its runs.
-        changed_at: the time of the last change, in seconds since 1970.
-        scores: after the last evaluation.
-        outline: of a run; None for an experiment.
-    """
+    """A run, or an experiment of many, in the list; the names are those of ``--json``."""
 
     path: Path
-    kind: str
-    state: str
-    reason: str
-    count: int
-    planned_count: int
-    traffic: int
-    seconds: float
-    changed_at: float
-    scores: Mapping[str, float] = field(default_factory=dict)
-    outline: RunOutline | None = None
+    kind: str  # run, experiment
+    state: str  # running, stopped, finished, failed
+    reason: str  # why it failed or stopped, where that is known
+    count: int  # rounds done; of an experiment, runs
+    planned_count: int  # likewise, in the end; 0 where unknown
+    traffic: int  # bytes, down and up
+    seconds: float  # of all rounds; of an experiment, of all its runs
+    changed_at: float  # in seconds since 1970
+    scores: Mapping[str, float] = field(default_factory=dict)  # after the last evaluation
+    outline: RunOutline | None = None  # of a run
 
     def text(self, key: str) -> str:
         """The value of a key of the configuration, as ``scheme.name``; empty where it has none."""
@@ -212,6 +198,15 @@ _CELLS: dict[str, Callable[[ListRow, float], str]] = {
 }
 # left out where there is no room, the first one first
 _DISPENSABLE = ("loss", "traffic", "model", "took", "data", "scheme", "changed", "accuracy")
+
+
+def score_text(name: str, value: float) -> str:
+    """The value of a score: of an accuracy in percent.
+
+    >>> score_text("accuracy", 0.5), score_text("loss", 1.5)
+    ('50.0%', '1.5000')
+    """
+    return f"{value:.1%}" if name == "accuracy" else f"{value:.4f}"
 
 
 def _headline(scores: Mapping[str, float]) -> str:

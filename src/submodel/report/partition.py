@@ -33,10 +33,6 @@ def data_of_run(folder: RunFolder, config: Config) -> Dataset:
     """Load the data of a run without fetching anything.
 
     Raises `DataError` where it is not on this machine, or has other content.
-
-    Args:
-        folder: of the run.
-        config: its configuration.
     """
     there = folder.locate(config)
     with without_fetching():

@@ -18,6 +18,7 @@ from submodel.model.cut import WHOLE, Cut
 from submodel.model.inputs import Inputs
 from submodel.model.travel import travel_of
 from submodel.presentation.tables import text_table
+from submodel.report.listing import score_text
 from submodel.schemes import Draw, Static
 from submodel.schemes.draw import draw_coordinates
 
@@ -138,8 +139,7 @@ def clients_table(line: Mapping[str, Any]) -> Table | None:
         return None
     cells = []
     for name, entry in entries.items():
-        form = ".1%" if name == "accuracy" else ".4f"
-        values = [f"{entry[column]:{form}}" if column in entry else "-" for column in columns]
+        values = [score_text(name, entry[c]) if c in entry else "-" for c in columns]
         cells.append([name, *values])
     title = f"{line.get('client_count', '')} clients, round {line['round']}".strip()
     return text_table(title, ["of clients", *columns], cells)
@@ -214,11 +214,12 @@ def fit_table(results: Sequence[Mapping[str, Any]]) -> Table:
         *("capacity", "parameters", f"test {headline} before", "fitted", "global model"),
         *("cut", "rounds", "bytes (down + up)", "FLOPs"),
     )
+    scores = ("score_before", "score", "global_score")
     rows = [
         (
             f"{r['capacity']:g}",
             f"{r['parameters']:,}",
-            *(_value(headline, r[s]) for s in ("score_before", "score", "global_score")),
+            *(score_text(headline, r[score][headline]) for score in scores),
             r["cut"],
             f"{r['rounds']}",
             si(r["bytes_down"] + r["bytes_up"], "B"),
@@ -227,11 +228,6 @@ def fit_table(results: Sequence[Mapping[str, Any]]) -> Table:
         for r in results
     ]
     return text_table("sub-models that stand by themselves", headings, rows, words=["cut"])
-
-
-def _value(headline: str, entries: Mapping[str, float]) -> str:
-    value = entries[headline]
-    return f"{value:.1%}" if headline == "accuracy" else f"{value:.4f}"
 
 
 def advice_of_export(run: Run, capacity: float, score: Score, is_fitted: bool) -> str:
@@ -248,7 +244,7 @@ def advice_of_export(run: Run, capacity: float, score: Score, is_fitted: bool) -
     whole, value = summary.get(f"test_{name}"), score.entries()[name]
     if whole is None or (value >= _NEAR * whole if name == "accuracy" else value <= whole / _NEAR):
         return ""
-    text = f"the global model has test {name} {_value(name, {name: whole})}"
+    text = f"the global model has test {name} {score_text(name, whole)}"
     if is_fitted:
         return f"{text}; more rounds ('submodel fit --rounds') or a larger --lr may help"
     command = f"submodel fit {run.folder.path} --capacity {capacity:g}"

@@ -18,7 +18,7 @@ from rich.text import Text
 from submodel.amounts import duration, si
 from submodel.errors import plain
 from submodel.experiments.outline import ExperimentOutline
-from submodel.report.listing import STATE_STYLES, ago
+from submodel.report.listing import STATE_STYLES, ago, score_text
 from submodel.report.live.following import RunView, rounds_of, seconds_of
 from submodel.runs.metrics import Metrics, is_number
 from submodel.runs.outline import RunOutline, sum_of
@@ -36,14 +36,7 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 
 def run_screen(view: RunView, now: float, width: int, height: int) -> Group:
-    """A run: how far it is, its curves, its last round, its devices.
-
-    Args:
-        view: the run.
-        now: seconds since 1970.
-        width: characters.
-        height: lines.
-    """
+    """A run: how far it is, its curves, its last round, its devices; `now` is since 1970."""
     outline = view.outline
     names = [plain(outline.path, 60), *(outline.text(f"{n}.name") for n in _SECTIONS)]
     rounds = f"round {outline.rounds}/{outline.rounds_planned or '?'}"
@@ -136,7 +129,7 @@ def _by_capacity(view: RunView) -> Text:
     table = _capacity_points(view.evaluated_lines, f"capacity_{metric}")
     for place, (capacity, points) in enumerate(table.items()):
         colour = _COLOURS[(place + 1) % len(_COLOURS)] if metric == "accuracy" else ""
-        value = f"{points[-1][1]:.1%}" if metric == "accuracy" else f"{points[-1][1]:.4f}"
+        value = score_text(metric, points[-1][1])
         text.append(f"{plain(capacity, 12)} ", "dim").append(f"{value}   ", colour)
     return text
 
@@ -195,14 +188,7 @@ def _devices_of(view: RunView, running: bool) -> str:
 
 
 def experiment_screen(outline: ExperimentOutline, now: float, width: int, height: int) -> Group:
-    """An experiment: how far the whole plan is, the runs at work, and those that ended.
-
-    Args:
-        outline: the experiment.
-        now: seconds since 1970.
-        width: characters.
-        height: lines.
-    """
+    """An experiment: how far the whole plan is, the runs at work, and those that ended."""
     work_done, whole = outline.work
     words = f"{outline.runs_ended}/{outline.runs_planned} runs"
     rest = time_left(outline.seconds_left(now))
@@ -273,10 +259,10 @@ def _cells(
 
 def _score(runs: Sequence[RunOutline]) -> str:
     """The mean of the runs' accuracies, or of their losses."""
-    for name, form in (("accuracy", ".1%"), ("loss", ".4f")):
+    for name in ("accuracy", "loss"):
         values = [run.scores[name] for run in runs if name in run.scores]
         if values:
-            return f"{fmean(values):{form}}"
+            return score_text(name, fmean(values))
     return ""
 
 

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from submodel.errors import plain
 from submodel.experiments.outline import ExperimentOutline
+from submodel.report.listing import score_text
 from submodel.report.live.following import RunView, look, look_once
 from submodel.report.live.screens import experiment_screen, run_screen, screen_size, time_left
 from submodel.runs.metrics import Metrics, is_number
@@ -114,6 +115,6 @@ def describe_round(line: Metrics, planned_rounds: int) -> str:
 
 def _describe_scores(scores: Mapping[str, float]) -> list[str]:
     return [
-        f"{plain(name, 30).replace('_', ' ')} {value:{'.1%' if name == 'accuracy' else '.4f'}}"
+        f"{plain(name, 30).replace('_', ' ')} {score_text(name, value)}"
         for name, value in scores.items()
     ]

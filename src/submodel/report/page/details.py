@@ -41,10 +41,6 @@ def coverages(runs: Sequence[PageRun], groups: Sequence[PageGroup]) -> list[dict
     """The coverage of the first run of each group, or the reason why it is not shown.
 
     Those that would make a page too large to be sent around are left out.
-
-    Args:
-        runs: all of a page.
-        groups: of these.
     """
     results: list[dict[str, Any]] = []
     tables = [table for run in runs for table in (run.every, run.scores)]

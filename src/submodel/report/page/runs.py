@@ -37,12 +37,7 @@ _MOST_COLUMNS, _MOST_TROUBLES, _MOST_CLIENTS, _MOST_FITS = 60, 200, 12, 20
 
 
 def read_run(path: Path, title: str = "") -> PageRun:
-    """The run of a folder, as far as it has come.
-
-    Args:
-        path: the folder.
-        title: of its group, where a comparison has one for it.
-    """
+    """The run of a folder, as far as it has come; a comparison has a title for its group."""
     folder = RunFolder(path)
     config, history = folder.config(), folder.metrics()
     outline = read_outline(path)
@@ -216,13 +211,7 @@ def _fit(about: Mapping[str, Any], sizes: Mapping[str, int]) -> PageFit:
 
 
 def runs_of_record(record: VariantRecord, title: str, folder: Path | None) -> list[PageRun]:
-    """The runs of a record: of their folders where these are still there, else of the record.
-
-    Args:
-        record: of a way or variant.
-        title: of their group.
-        folder: of all runs, ``SLUG/seed-N``; None where there is none.
-    """
+    """The runs of a record: of their folders, if these are still there, else of the record."""
     runs = []
     for run in record.runs:
         path = None if folder is None else folder / record.slug / f"seed-{run.seed}"

@@ -161,10 +161,6 @@ def standings(runs: Sequence[PageRun], groups: Sequence[PageGroup]) -> list[Stan
     """The groups by every measure that all of them have and of which more or less is better.
 
     Groups that were tested on different data are not compared: each data set has its own.
-
-    Args:
-        runs: all of a page.
-        groups: of these.
     """
     datasets = [runs[group.runs[0]].settings.get("data.name", "") for group in groups]
     by_data = group_equal(datasets)

@@ -13,23 +13,21 @@ from submodel.errors import SubmodelError
 from submodel.presentation.bands import (
     MOST_LINES,
     ROW_HEIGHT,
-    Band,
     IntervalRow,
-    draw_band,
+    draw_bands,
     draw_intervals,
-    shared_grid,
+    figure_with_list,
     sorted_rows,
     styles_of,
 )
 from submodel.presentation.labels import (
-    amount_ticks,
+    cost_ticks,
     even_ticks,
     label_ends,
     log_scale,
     whole_ticks,
 )
 from submodel.presentation.style import (
-    FAINT,
     LINES,
     NONE_TO_MANY,
     capacity_colours,
@@ -45,8 +43,6 @@ if TYPE_CHECKING:
 
 MOST_NAMES = 20
 """Labels of a partition are named one by one up to that number."""
-_AMOUNTS = {"bytes": ("traffic, down + up", "B"), "flops": ("clients' work", "FLOPs")}
-_TIMES = ((3600.0, "h"), (60.0, "min"), (1.0, "s"))
 _NAMES = {"test_accuracy": "test accuracy", "test_loss": "test loss",
           "coverage.units": "units covered"}  # fmt: skip
 _COSTS = {"round": "rounds", "bytes": "traffic", "flops": "FLOPs"}  # columns of a comparison
@@ -85,11 +81,7 @@ def draw_against(series: Sequence[Series], width: float, cost: str, measure: str
         _draw_lines(plot, series, styles, cost, measure)
         label_ends([plot], width=28 if width > _WIDE else 16)
         return figure
-    list_height = ROW_HEIGHT * (len(series) + 3)
-    figure = new_figure(width, height + list_height)
-    upper, lower = figure.subfigures(  # type: ignore[misc]
-        2, 1, height_ratios=[height, list_height]
-    )
+    figure, upper, lower = figure_with_list(width, height, len(series))
     _draw_lines(upper.subplots(), series, styles, cost, measure)
     names = lower.subplots()
     rows = _final_rows(series, measure, styles)
@@ -106,36 +98,15 @@ def _draw_lines(
     cost: str,
     measure: str,
 ) -> None:
-    most = 0.0
-    for one, style in zip(series, styles, strict=True):
-        x, values = shared_grid(one.curves(cost, measure))
-        band = Band(one.label or "_", x.tolist(), values, *(style or (FAINT, "-")))
-        draw_band(plot, band, is_faint=style is None)
-        most = max(most, float(x[-1]))
+    lines = ((one.label or "_", one.curves(cost, measure)) for one in series)
+    most = draw_bands(plot, lines, styles)
     plot.set_ylabel(_NAMES[measure])
     if measure.endswith("loss"):
         log_scale(plot)
     else:
         even_ticks(plot.yaxis)
     plot.set_xlim(0, most * (1.0 if cost == "round" else 1.02) or 1)
-    _name_cost(plot, cost, most)
-
-
-def _name_cost(plot: Plot, cost: str, most: float) -> None:
-    """Name the x axis, in a unit that fits."""
-    if cost == "round":
-        plot.set_xlabel("round")
-        whole_ticks(plot.xaxis)
-    elif cost == "elapsed":
-        from matplotlib.ticker import FuncFormatter, MultipleLocator
-
-        size, unit = next((s, u) for s, u in _TIMES if most >= 2 * s or s == 1.0)
-        step = next((s for s in (1, 2, 5, 10, 20, 50, 100) if most / size <= 5 * s), 200)
-        plot.xaxis.set_major_locator(MultipleLocator(step * size))
-        plot.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / size:g}"))
-        plot.set_xlabel(f"time of all rounds ({unit})")
-    else:
-        amount_ticks(plot.xaxis, most, *_AMOUNTS[cost])
+    cost_ticks(plot, cost, most)
 
 
 @with_style
@@ -205,12 +176,9 @@ def draw_capacities(series: Sequence[Series], width: float) -> Figure:
 
 def _draw_capacities_of(plot: Plot, one: Series, score: str) -> None:
     names = _capacities(one, score)
-    most = 0.0
-    for name, colour in zip(names, capacity_colours(len(names)), strict=True):
-        x, values = shared_grid(one.curves("round", f"capacity_{score}.{name}"))
-        draw_band(plot, Band(_fraction(name), x.tolist(), values, colour))
-        most = max(most, float(x[-1]))
-    plot.set_xlim(0, most)
+    lines = ((_fraction(n), one.curves("round", f"capacity_{score}.{n}")) for n in names)
+    styles = [(colour, "-") for colour in capacity_colours(len(names))]
+    plot.set_xlim(0, draw_bands(plot, lines, styles))
     whole_ticks(plot.xaxis)
     even_ticks(plot.yaxis)
 

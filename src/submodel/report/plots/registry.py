@@ -14,19 +14,12 @@ from submodel.errors import SubmodelError
 
 @dataclass(frozen=True)
 class FigureKind:
-    """A figure: what it shows, how its data is read, and how it is drawn.
-
-    Args:
-        about: what it shows.
-        drawing: the function of `plots.figures` from data and a width in inches to a figure.
-        reading: the function of `plots.series` from paths to the data.
-        options: further arguments of the drawing.
-    """
+    """A figure: what it shows, how its data is read, and how it is drawn."""
 
     about: str
-    drawing: str = "draw_against"
-    reading: str = "read_series"
-    options: tuple[str, ...] = ()
+    drawing: str = "draw_against"  # of `plots.figures`: from data and a width to a figure
+    reading: str = "read_series"  # of `plots.series`: from paths to data
+    options: tuple[str, ...] = ()  # further arguments of the drawing
 
     def read(self, paths: Sequence[Path]) -> Any:
         """Read what is drawn from folders of runs, comparisons and reproductions."""

@@ -49,12 +49,7 @@ class Series:
     runs: Sequence[Rounds]
 
     def curves(self, cost: str, measure: str) -> list[Curve]:
-        """Of every run: the cost and the measure in the rounds that have both.
-
-        Args:
-            cost: round, bytes, flops or elapsed.
-            measure: as test_accuracy.
-        """
+        """Of every run: the cost (as bytes) and the measure in the rounds that have both."""
         curves: list[Curve] = []
         for rows in self.runs:
             scored_rows = [
