@@ -75,7 +75,12 @@ def advise(evidence: Evidence, case: Case) -> Advice:
     for finding in decisions:
         if (winner := finding.winner) in beats_by_way:
             beats_by_way[winner][_loser(finding)] = finding
-    best = max(beats_by_way, key=lambda way: _strength(beats_by_way[way]), default=None)
+
+    def strength(way: str) -> tuple[int, float]:
+        beaten = beats_by_way[way].values()
+        return len(beaten), sum(abs(spread(f.contrast.differences)[0]) for f in beaten)
+
+    best = max(beats_by_way, key=strength, default=None)
     if case.smallest == 1 or best is None or not beats_by_way[best]:
         best = None
     return Advice(
@@ -123,10 +128,6 @@ def _decide(near: Sequence[Finding]) -> tuple[list[Finding], list[str]]:
 def _loser(finding: Finding) -> str:
     (loser,) = finding.pair - {finding.winner}
     return loser
-
-
-def _strength(beats: Mapping[str, Finding]) -> tuple[int, float]:
-    return len(beats), sum(abs(spread(f.contrast.differences)[0]) for f in beats.values())
 
 
 def settings_for(evidence: Evidence, advice: Advice) -> tuple[TriedWay, dict[str, float]] | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cache
 from statistics import fmean
 from typing import Any
@@ -66,16 +65,16 @@ def gpu_rows() -> list[list[str]]:
         for way, title in (("rolling", "capacities 1 to 1/16"), ("full", "capacity 1"))
     ]
     rows += [
-        _row(f"{dataset}, all variants, {_SEEDS} seeds", _SEEDS * _sum(own_variants), count)
+        _row(
+            f"{dataset}, all variants, {_SEEDS} seeds",
+            _SEEDS * sum(map(run_flops, own_variants)),
+            count,
+        )
         for dataset in DATASETS[Scale.PAPER]
         if (own_variants := [v for v in variants if v.dataset == dataset])
         for count in [_SEEDS * len(own_variants)]
     ]
     return rows
-
-
-def _sum(variants: Sequence[Variant]) -> float:
-    return sum(run_flops(variant) for variant in variants)
 
 
 def gpu_lines() -> list[str]:

@@ -59,6 +59,7 @@ def _settings(records: Records) -> list[tuple[tuple[str, str], list[Variant]]]:
 def draw_experiment(experiment: Experiment, records: Records) -> Figure:
     """A row of two plots for every setting."""
     settings = _settings(records)
+    measures = _GAPS if experiment.gaps else _CURVES
     places = {title: place for place, title in enumerate(dict.fromkeys(v.title for v in records))}
     heights = [_height(experiment, len(variants)) for _, variants in settings]
     figure = new_figure(DOUBLE, sum(heights))
@@ -66,7 +67,7 @@ def draw_experiment(experiment: Experiment, records: Records) -> Figure:
     for ((dataset, heterogeneity), variants), row in zip(settings, rows, strict=True):
         row[0].set_title(f"{dataset}, {heterogeneity} heterogeneity")
         colours = [line_style(places[variant.title]) for variant in variants]
-        for (measure, name), plot in zip(_measures(experiment).items(), row, strict=True):
+        for (measure, name), plot in zip(measures.items(), row, strict=True):
             if experiment.gaps:
                 _draw_gaps(plot, variants, records, measure)
                 plot.set_xlabel(name)
@@ -80,10 +81,6 @@ def draw_experiment(experiment: Experiment, records: Records) -> Figure:
             plot.set_xlabel("round")
         label_ends([row[-1] for row in rows])  # both plots have the same colours
     return figure
-
-
-def _measures(experiment: Experiment) -> dict[str, str]:
-    return _GAPS if experiment.gaps else _CURVES
 
 
 def _height(experiment: Experiment, variants: int) -> float:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -80,16 +79,12 @@ def _contender(part: Way, configs: Sequence[Config]) -> Contender:
     has_rate = any(key == "local.lr" for key, _ in part.settings)
     return Contender(
         part.slug,
-        partial(_with_seed, config),
+        lambda seed: config.model_copy(update={"seed": seed}),
         course,
         [c.seed for c in configs],
         () if has_rate else [factor * config.local.lr for factor in _GRID],
         max(1, round(_TUNING_SHARE * course.least)),
     )
-
-
-def _with_seed(config: Config, seed: int) -> Config:
-    return config.model_copy(update={"seed": seed})
 
 
 def run_to_the_end(

@@ -172,39 +172,29 @@ def applied_rounds(
         yield triangle.pack(moments)
 
 
-@dataclass(frozen=True)
-class Interpolation:
-    """Weights that give a polynomial at x from its values at nodes, as many as its degree + 1."""
+def interpolation_weights(nodes: FloatArray, x: float) -> FloatArray:
+    """Lagrange's weights, that give a polynomial at x from its values at degree + 1 nodes.
 
-    nodes: FloatArray
-
-    @classmethod
-    def between(cls, low: float, high: float, degree: int) -> Interpolation:
-        """Chebyshev's nodes, where weights stay small."""
-        angles = (np.arange(degree + 1) + 0.5) * np.pi / (degree + 1)
-        return cls((low + high) / 2 + (high - low) / 2 * np.cos(angles))
-
-    def weights(self, x: float) -> FloatArray:
-        """Lagrange's.
-
-        >>> Interpolation(np.array([0.0, 1.0])).weights(0.25)
-        array([0.75, 0.25])
-        """
-        away = x - self.nodes
-        apart = self.nodes[:, None] - self.nodes
-        np.fill_diagonal(apart, 1.0)
-        others = np.where(np.eye(len(away), dtype=bool), 1.0, away)
-        return np.asarray(np.prod(others, 1) / np.prod(apart, 1))
+    >>> interpolation_weights(np.array([0.0, 1.0]), 0.25)
+    array([0.75, 0.25])
+    """
+    away = x - nodes
+    apart = nodes[:, None] - nodes
+    np.fill_diagonal(apart, 1.0)
+    others = np.where(np.eye(len(away), dtype=bool), 1.0, away)
+    return np.asarray(np.prod(others, 1) / np.prod(apart, 1))
 
 
 def _interpolated_rounds(
     plan: TrialPlan, stages: Stages, state: FloatArray
 ) -> Iterator[FloatArray]:
     etas = [plan.eta_at(r) for r in range(plan.rounds)]
-    nodes = Interpolation.between(min(etas), max(etas), 2 * plan.steps)
-    tables = np.stack([stages((float(eta),))[0] for eta in nodes.nodes])
+    low, high, degree = min(etas), max(etas), 2 * plan.steps
+    angles = (np.arange(degree + 1) + 0.5) * np.pi / (degree + 1)  # Chebyshev's: weights stay small
+    nodes = (low + high) / 2 + (high - low) / 2 * np.cos(angles)
+    tables = np.stack([stages((float(eta),))[0] for eta in nodes])
     for eta in etas:
-        state = nodes.weights(eta) @ (tables @ state)
+        state = interpolation_weights(nodes, eta) @ (tables @ state)
         yield state
 
 
@@ -361,13 +351,9 @@ def exact_average_error(problem: Quadratic, plan: TrialPlan, late: range) -> flo
     mean_map[:d] += round_map(work, plan.masking.law(d)).drift
     pairs, total = np.zeros((d + 1, d + 1)), 0.0
     for r in late:
-        square = _with_border(exact.seconds[r], exact.means[r] - exact.target)
+        mean = (exact.means[r] - exact.target)[:, None]
+        square = np.block([[exact.seconds[r], mean], [mean.T, np.ones((1, 1))]])  # E[z z']
         pairs = pairs @ mean_map.T
         total += 2 * float(np.trace(pairs[:d, :d])) + float(np.trace(square[:d, :d]))
         pairs = pairs + square
     return total / len(late) ** 2
-
-
-def _with_border(second: FloatArray, mean: FloatArray) -> FloatArray:
-    """E[z z'] of z = (u, 1)."""
-    return np.block([[second, mean[:, None]], [mean[None], np.ones((1, 1))]])

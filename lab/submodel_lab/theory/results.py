@@ -59,7 +59,10 @@ def number_tables(rows: Sequence[ResultRow], title: str) -> list[Table]:
     What all rows share stands under the last table. So does the usual value of a parameter, one
     that more than half of the rows have: it is named only where it differs.
     """
-    parameters = [_without_repeats(row.parameters) for row in rows]
+    parameters = [  # the share that is held is worth a word only where it is not p
+        {n: v for n, v in row.parameters.items() if n != "share" or v != row.parameters.get("p")}
+        for row in rows
+    ]
     facts = [{n: v for n, v in row.facts.items() if n != _CONDITION} for row in rows]
     shared = _shared_values(parameters) | _shared_values(facts)
     usual = {n: v for n, v in _usual_values(parameters).items() if n not in shared}
@@ -121,16 +124,11 @@ def format_number(number: float) -> str:
     return f"{number:.4g}"
 
 
-def _without_repeats(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """The share that is held is worth a word only where it is not p."""
-    return {n: v for n, v in parameters.items() if n != "share" or v != parameters.get("p")}
-
-
 def _name_setting(row: ResultRow, parameters: Mapping[str, Any], usual: Mapping[str, Any]) -> str:
     """The first parameter, and those that are not as usual; a star outside the conditions."""
     first = next(iter(parameters), "")
     words = [
-        _name_value(name, value)
+        value if isinstance(value, str) else f"{name} = {_format_cell(value)}"
         for name, value in parameters.items()
         if name in usual and (name == first or value != usual[name])
     ]
@@ -181,11 +179,6 @@ def _caption(shared: Mapping[str, Any], usual: Mapping[str, Any]) -> str:
 
 def _name_all(values: Mapping[str, Any]) -> list[str]:
     return [f"{name} = {_format_cell(value)}" for name, value in values.items() if value != ""]
-
-
-def _name_value(name: str, value: Any) -> str:
-    """Words speak for themselves, numbers need their name."""
-    return value if isinstance(value, str) else f"{name} = {_format_cell(value)}"
 
 
 def _format_cell(value: Any) -> str:

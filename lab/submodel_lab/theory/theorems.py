@@ -201,10 +201,11 @@ def theorem_3_bound(f: BoundFacts) -> BoundTerms:
     """
     kappa = f.smoothness / f.convexity
     step = f.eta * f.steps
+    log = math.log(2 * f.rounds * f.steps / _FAILURE)  # of the Hoeffding-Serfling inequality
     decrease = max(0.0, 1 - f.convexity * step * f.rounds / 4) ** f.epochs
     terms = {
         "start": decrease * f.start,
-        "order": 64 * step**2 * kappa**2 * f.rounds * f.gradient**2 * _serfling(f),
+        "order": 64 * step**2 * kappa**2 * f.rounds * f.gradient**2 * log,
         "drift": 4 * step**2 * kappa * (48**2 * f.spread2 + 288 * f.noise2),
         "noise": 108 * step * f.rounds * f.noise2 / (f.convexity * f.clients),
     }
@@ -260,8 +261,3 @@ def theorem_6_bound(f: StabilityFacts) -> BoundTerms:
         "gradients": math.sqrt(1 / root + far**2 + f.noise2) / root,
     }
     return BoundTerms(terms, tuple(terms))
-
-
-def _serfling(f: BoundFacts) -> float:
-    """The logarithm of the Hoeffding-Serfling inequality, log(2RK/nu)."""
-    return math.log(2 * f.rounds * f.steps / _FAILURE)

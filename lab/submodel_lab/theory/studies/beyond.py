@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
@@ -58,10 +58,12 @@ class BeyondPoint:
 
 
 class BeyondBench:
-    """One problem, many ways to train on it."""
+    """One problem, many ways to train on it, and what was found of them so far."""
 
     def __init__(self, s: BeyondSettings, on_progress: OnProgress, total: int) -> None:
-        self._s, self._on_progress, self._total, self._step_count = s, on_progress, total, 0
+        self.s, self._on_progress, self._total, self._step_count = s, on_progress, total, 0
+        self.rows: list[ResultRow] = []
+        self.claims: list[Statement] = []
         self.problem = quadratics(s.clients, s.dimension, s.mu, s.smoothness, s.heterogeneity,
                                   s.noise, s.seed)  # fmt: skip
         self.quiet = Quadratic(self.problem.matrices, self.problem.vectors)
@@ -73,7 +75,7 @@ class BeyondBench:
         self, masking: Masking, rounds: int, noisy: bool = True, participants: int | None = None
     ) -> BeyondPoint:
         """Train, with Theorem 1's step size for the masked objective's own mu."""
-        s = self._s
+        s = self.s
         scale = float(masking.factors(s.dimension)[0, 0])
         least = masking.capacities[0] * scale**2 * s.mu
         eta = math.log((s.steps * rounds) ** 2) / (least * s.steps * rounds)
@@ -102,39 +104,32 @@ class BeyondBench:
         """F - F(w*) at the points."""
         return mean_losses(self.problem, points) - self.least
 
-    def row(
+    def add_row(
         self, part: str, case: str, point: BeyondPoint | None, p: float, **facts: float
-    ) -> ResultRow:
-        """A row of the table."""
-        s = self._s
+    ) -> None:
+        """Put a row into the table."""
+        s = self.s
         parameters = {
             "part": part, "case": case, "p": p, "R": point.rounds if point else "", "K": s.steps,
             "N": s.clients, "d": s.dimension, "seed": s.seed,
         }  # fmt: skip
         measures = {"distance2": point.error, "F(w_R)-F*": point.gap} if point else {}
-        return ResultRow(parameters, measures, facts)
+        self.rows.append(ResultRow(parameters, measures, facts))
 
 
-@dataclass
-class BeyondReport:
-    """What the parts found so far."""
-
-    rows: list[ResultRow] = field(default_factory=list)
-    claims: list[Statement] = field(default_factory=list)
-
-
-def compare_budgets(s: BeyondSettings, bench: BeyondBench, report: BeyondReport) -> list[PlotLine]:
+def compare_budgets(bench: BeyondBench) -> list[PlotLine]:
     """Which p makes most of a budget of trained coordinates p R K."""
+    s = bench.s
     lines = []
     for budget in s.budgets:
         points = {}
         for p in sorted(s.capacities):
             points[p] = bench.run(bernoulli(p, s.clients), round(budget / p))
-            report.rows.append(bench.row("budget", f"budget {budget}", points[p], p))
+            bench.add_row("budget", f"budget {budget}", points[p], p)
         whole, smaller = points[max(points)], [p for p in points if p < max(points)]
         best = min(smaller, key=lambda p: points[p].gap.mean, default=max(points))
         less = whole.gap.minus(points[best].gap)
-        report.claims.append(Statement(
+        bench.claims.append(Statement(
             "", "budget", f"{budget} full rounds' worth, p={best:g} against {max(points):g}",
             "how much lower F(w_R) is at the best p < 1", less, ">", 0.0, judge_positive(less),
         ))  # fmt: skip
@@ -143,34 +138,32 @@ def compare_budgets(s: BeyondSettings, bench: BeyondBench, report: BeyondReport)
     return lines
 
 
-def compare_few_or_many(
-    s: BeyondSettings, bench: BeyondBench, counts: list[int], report: BeyondReport
-) -> None:
+def compare_few_or_many(bench: BeyondBench, counts: list[int]) -> None:
     """One model's worth of coordinates per round: few clients hold much, or many hold little."""
+    s = bench.s
     for count in counts:
         point = bench.run(bernoulli(1 / count, s.clients), s.rounds[-1], participants=count)
-        report.rows.append(bench.row("few or many", f"{count} of {s.clients}", point, 1 / count))
-        report.claims.append(Statement(
+        bench.add_row("few or many", f"{count} of {s.clients}", point, 1 / count)
+        bench.claims.append(Statement(
             "", "few or many", f"{count} clients with p={1 / count:g}, R={s.rounds[-1]}",
             "F(w_R) - F*", point.gap, "-", None, Verdict.NUMBER))  # fmt: skip
 
 
-def compare_variances(s: BeyondSettings, bench: BeyondBench, report: BeyondReport) -> None:
+def compare_variances(bench: BeyondBench) -> None:
     """One p for all against the p of least variance, of equal sum: over coordinates, over clients.
 
     Over coordinates it is exact at w_0 = 0, where a masked model is the model. Over clients, whose
     losses are scaled from 1/4 to 4 here, both are trained.
     """
+    s = bench.s
     start = bench.problem.gradients(np.zeros((s.clients, 1, s.dimension)))[:, 0]
     powers = np.square(start).mean(0)
     for p in sorted(set(s.capacities) - {1.0}):
         even = variance(powers, np.full(s.dimension, p))
         best = variance(powers, least_variance(powers, p * s.dimension))
-        report.rows.append(
-            bench.row("least variance", "coordinates", None, p, variance=even, least=best)
-        )
+        bench.add_row("least variance", "coordinates", None, p, variance=even, least=best)
         ratio = exact_measure(best / even)
-        report.claims.append(Statement(
+        bench.claims.append(Statement(
             "", "least variance", f"coordinates, p={p:g}",
             "variance of the first unbiased step, best p_j over one p", ratio, "<=", 1.0,
             judge_at_most(ratio, 1.0)))  # fmt: skip
@@ -193,18 +186,17 @@ def compare_variances(s: BeyondSettings, bench: BeyondBench, report: BeyondRepor
         masking = Masking(Random(), tuple(shares), unbiased=True)
         plan = TrialPlan(masking, rounds, s.steps, eta, 50.0, s.trials, s.seed)
         points.append(bench.run_plan(problem, plan))
-        report.rows.append(bench.row("least variance", f"clients, {name}", points[-1], s.p))
+        bench.add_row("least variance", f"clients, {name}", points[-1], s.p)
     less = points[0].error.minus(points[1].error)
-    report.claims.append(Statement(
+    bench.claims.append(Statement(
         "", "least variance", f"clients, unbiased masks, p={s.p:g}",
         "how much closer to w*(p) the p_i of least variance at w_0 bring w_R", less, ">", 0.0,
         judge_positive(less)))  # fmt: skip
 
 
-def compare_schemes(
-    s: BeyondSettings, bench: BeyondBench, report: BeyondReport
-) -> tuple[list[PlotLine], list[PlotLine]]:
+def compare_schemes(bench: BeyondBench) -> tuple[list[PlotLine], list[PlotLine]]:
     """Random, unbiased, shuffled and sequential masks without noise: to F, and to their optima."""
+    s = bench.s
     ways = {
         "random": bernoulli(s.p, s.clients),
         "unbiased 1/p": bernoulli(s.p, s.clients, unbiased=True),
@@ -221,39 +213,35 @@ def compare_schemes(
         residual = bench.original.value(target) - bench.least
         distance = float(np.linalg.norm(target - bench.best))
         share = mean_share(masking, s.dimension)
-        report.rows += [
-            bench.row("scheme", name, point, share, residual=residual, distance=distance)
-            for point in points
-        ]
+        for point in points:
+            bench.add_row("scheme", name, point, share, residual=residual, distance=distance)
         for quantity, number in (("F(w*(p)) - F(w*)", residual), ("||w*(1) - w*(p)||", distance)):
-            report.claims.append(Statement("", "scheme", f"{name}, share {share:g}", quantity,
+            bench.claims.append(Statement("", "scheme", f"{name}, share {share:g}", quantity,
                                            exact_measure(number), "-", None,
                                            Verdict.NUMBER))  # fmt: skip
     closer = finals["rolling, sequential"].error.minus(finals["rolling, shuffled"].error)
-    report.claims.append(Statement(
+    bench.claims.append(Statement(
         "Section 3", "order", f"rolling, R={s.rounds[-1]}, no noise",
         "how much closer to w*(m) shuffling brings than order does", closer, ">", 0.0,
         judge_positive(closer)))  # fmt: skip
     return to_original, to_optimum
 
 
-def compare_participation(
-    s: BeyondSettings, bench: BeyondBench, counts: list[int], report: BeyondReport
-) -> list[PlotLine]:
+def compare_participation(bench: BeyondBench, counts: list[int]) -> list[PlotLine]:
     """Some of the clients in a round instead of all."""
+    s = bench.s
     masking = bernoulli(s.p, s.clients)
     lines, last = [], {}
     for count in counts:
         points = [bench.run(masking, r, participants=count) for r in s.rounds]
         last[count] = points[-1].error
-        report.rows += [
-            bench.row("participation", f"{count} of {s.clients}", point, s.p) for point in points
-        ]
+        for point in points:
+            bench.add_row("participation", f"{count} of {s.clients}", point, s.p)
         lines.append(PlotLine.of_measures(f"{count} of {s.clients} clients", s.rounds,
                                           [p.error for p in points]))  # fmt: skip
     few, everyone = counts[0], counts[-1]
     ratio = last[few].times(1 / last[everyone].mean)
-    report.claims.append(Statement(
+    bench.claims.append(Statement(
         "", "participation", f"{few} of {s.clients} clients over all, R={s.rounds[-1]}",
         "E||w_R - w*||^2 over that with all; averaging alone would give the number stated", ratio,
         "-", everyone / few, Verdict.NUMBER))  # fmt: skip
@@ -267,12 +255,12 @@ def study_beyond(s: BeyondSettings, on_progress: OnProgress = report_nothing) ->
     participants = [n for n in (1, 2, 4, 8) if n < s.clients] + [s.clients]
     total = len(s.budgets) * len(s.capacities) + len(s.rounds) * (4 + len(participants))
     total += len(participants) + 2
-    bench, report = BeyondBench(s, on_progress, total), BeyondReport()
-    budgets = compare_budgets(s, bench, report)
-    compare_few_or_many(s, bench, participants, report)
-    compare_variances(s, bench, report)
-    to_original, to_optimum = compare_schemes(s, bench, report)
-    part = compare_participation(s, bench, participants, report)
+    bench = BeyondBench(s, on_progress, total)
+    budgets = compare_budgets(bench)
+    compare_few_or_many(bench, participants)
+    compare_variances(bench)
+    to_original, to_optimum = compare_schemes(bench)
+    part = compare_participation(bench, participants)
     panels = [
         Panel("equal budget of trained coordinates", "p", "E F(w_R) - F(w*)", budgets,
               log=(False, True)),
@@ -282,4 +270,4 @@ def study_beyond(s: BeyondSettings, on_progress: OnProgress = report_nothing) ->
         Panel(f"partial participation, p = {s.p:g}", "rounds R", "E||w_R - w*(p)||²", part),
     ]  # fmt: skip
     return Study("beyond", "Beyond the paper: budgets, unbiased masks, order, participation",
-                 asdict(s), report.rows, panels, report.claims)  # fmt: skip
+                 asdict(s), bench.rows, panels, bench.claims)  # fmt: skip

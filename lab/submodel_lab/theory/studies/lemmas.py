@@ -38,6 +38,11 @@ class LemmaSettings:
     trials: int = 2000
     seed: int = 0
 
+    def problem(self, noise: float = 0.0, number: int = 0) -> Quadratic:
+        """One of the problems."""
+        return quadratics(self.clients, self.dimension, self.mu, self.smoothness,
+                          self.heterogeneity, noise, self.seed + number)  # fmt: skip
+
 
 def study_lemmas(s: LemmaSettings, on_progress: OnProgress = report_nothing) -> Study:
     """Measure everything."""
@@ -80,10 +85,9 @@ def _proposition_statements(s: LemmaSettings) -> list[Statement]:
             factor = p if source == "Proposition 1" else 1.0
             lows, highs = [], []
             for number in range(s.problems):
-                problem = quadratics(s.clients, s.dimension, s.mu, s.smoothness, s.heterogeneity,
-                                     0.0, s.seed + number)  # fmt: skip
                 second = masking.moments(s.dimension)[1]
-                eigenvalues = np.linalg.eigvalsh((problem.matrices * second).mean(0))
+                matrices = s.problem(number=number).matrices
+                eigenvalues = np.linalg.eigvalsh((matrices * second).mean(0))
                 lows.append(factor * s.mu / float(eigenvalues[0]))
                 highs.append(float(eigenvalues[-1]) / (factor * s.smoothness))
             share = mean_share(masking, s.dimension)
@@ -97,8 +101,7 @@ def _proposition_statements(s: LemmaSettings) -> list[Statement]:
 
 def _vanishing_statement(s: LemmaSettings, p: float) -> Statement:
     """Lemma 4's last step bounds E||mean of m (.) grad f||^2 by 2 L (F_p(w) - F_p(w*)): 0 at w*."""
-    problem = quadratics(s.clients, s.dimension, s.mu, s.smoothness, s.heterogeneity, 0.0, s.seed)
-    exact = balance(problem, bernoulli(p, s.clients))
+    exact = balance(s.problem(), bernoulli(p, s.clients))
     power = exact_measure(float(np.trace(exact.mask_covariance)))
     return Statement("Lemma 4", "p", f"p={p:g}", "E||mean of m (.) grad f_i(m (.) w*)||^2 at w*(p)",
                      power, "<=", 0.0, judge_at_most(power, 1e-12))  # fmt: skip
@@ -107,8 +110,7 @@ def _vanishing_statement(s: LemmaSettings, p: float) -> Statement:
 def _deviations(s: LemmaSettings, steps: int) -> list[tuple[str, Measure, dict[str, float | str]]]:
     """Both sides of the deviation lemmas; the worst of several starting points."""
     p = min(s.capacities)
-    problem = quadratics(s.clients, s.dimension, s.mu, s.smoothness, s.heterogeneity, s.noise,
-                         s.seed)  # fmt: skip
+    problem = s.problem(s.noise)
     eta = s.relative_step / (steps * problem.smoothness)
     masking = bernoulli(p, s.clients)
     objective = MaskedObjective(problem, masking)
@@ -210,7 +212,7 @@ def _recursion_statements(s: LemmaSettings) -> list[Statement]:
 def recursion_error(s: LemmaSettings, radius: float) -> float:
     """How far the epoch recursion (Lemma 10) is from what an epoch does, without noise."""
     d, n, steps = s.dimension, s.clients, max(s.steps)
-    problem = quadratics(n, d, s.mu, s.smoothness, s.heterogeneity, 0.0, s.seed)
+    problem = s.problem()
     masking = rolling(min(s.capacities), n, d)
     windows = masking.list_masks(d)[0]
     order = generator(s.seed, "recursion").permutation(d)
