@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 
 from submodel import compare
 from submodel.algorithm.rounds import initial_state, plan
@@ -36,23 +37,41 @@ from submodel.experiments.plan import (
     ComparisonPlan,
     base_of,
     plan_comparison,
+    run_plan,
 )
 from submodel.experiments.records import SeedRun, VariantRecord
-from submodel.experiments.runner import Job
+from submodel.experiments.runner import Effort, EffortFile, Job, Runner, describe_machine, sum_known
 from submodel.experiments.ways import parse_ways
 from submodel.prepare.setup import prepare
 from submodel.presentation.bands import shared_grid
 from submodel.runs.callbacks import Tell
 from submodel.runs.loop import Interruption, RunFolder, run_rounds
 from submodel.runs.training import Training
+from submodel_lab.converged.candidates import Candidate
+from submodel_lab.converged.converge import RateTable, read_rates
+from submodel_lab.converged.report import effort_words
+from submodel_lab.paper.scales import (
+    contenders_of_plan,
+    course_of,
+    run_to_the_end,
+)
+from tests.support.jobs import run_in_this_process
 
-RESULTS = Path(__file__).parents[2] / "results"
 TINY: dict[str, Any] = {
     "model": {"name": "mlp", "width": 8},
     "data": {"examples": 200, "test_examples": 100},
     "clients": {"count": 10, "per_round": 4},
     "train": {"rounds": 6, "evaluate_every": 2, "evaluate_capacities": False},
 }
+TINY_NET: dict[str, Any] = {
+    "model": {"name": "mlp", "width": 4},
+    "data": {"examples": 200, "test_examples": 50, "held_out": 0.1},
+    "clients": {"count": 10, "per_round": 2, "capacities": [1, 0.5]},
+    "train": {"rounds": 2, "evaluate_every": 1, "evaluate_capacities": False},
+}
+
+
+RESULTS = Path(__file__).parents[2] / "results"
 SETTINGS = [
     f"{section}.{key}={json.dumps(value)}"
     for section, keys in TINY.items()
@@ -529,3 +548,127 @@ def test_ctrl_c_ends_the_command_and_says_how_to_go_on(
     assert "runs/static/seed-0.toml" in begun
     assert not list(out.rglob("summary.json"))
     assert not (out / "records").exists()
+
+
+def test_a_run_for_every_width_and_one_record_for_the_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Runner, "run_jobs", run_in_this_process)
+    ways = parse_ways("static,exclusive:local.lr=0.1")
+    plan = plan_comparison(ways, base_of(TINY_NET), BudgetKind.ROUNDS, None, seeds=1)
+    slugs = ["exclusive-local.lr-0.1-at-1", "exclusive-local.lr-0.1-at-0.5"]
+    assert list(plan.configs) == ["static", *slugs]
+    half = plan.configs[slugs[1]][0]
+    assert (half.scheme.name, half.model.share, half.clients.least) == ("full", 0.5, 0.5)
+    assert half.local.lr == 0.1
+    findings = run_plan(plan, tmp_path, 1, Console(quiet=True), "a command")
+    exclusive = findings.ways[1]
+    assert exclusive.text == "exclusive:local.lr=0.1"
+    costs = [
+        cost_of(prepare(plan.configs[slug][0]), kind, 2)
+        for kind in (BudgetKind.BYTES, BudgetKind.FLOPS)
+        for slug in slugs
+    ]
+    assert exclusive.cost("bytes") == sum(costs[:2])
+    assert exclusive.cost("flops") == sum(costs[2:])
+    line = exclusive.record.runs[0].lines[-1]
+    assert line["capacity_accuracy.1"] == line["test_accuracy"]
+    assert "capacity_accuracy.0.5" in line
+    assert Findings.read(tmp_path / "records") == findings
+
+
+def test_a_budget_is_of_all_widths_together() -> None:
+    ways = parse_ways("static,exclusive")
+    sections = {**TINY_NET, "train": {**TINY_NET["train"], "rounds": 9}}
+    plan = plan_comparison(ways, base_of(sections), BudgetKind.BYTES, None, seeds=1)
+    amount = cost_of(prepare(plan.configs["static"][0]), BudgetKind.BYTES, 9)
+    parts = [plan.configs[f"exclusive-at-{c}"][0] for c in ("1", "0.5")]
+    (rounds,) = {config.train.rounds for config in parts}
+    setups = [prepare(config) for config in parts]
+    assert cost_of(setups, BudgetKind.BYTES, rounds) <= amount
+    assert amount < cost_of(setups, BudgetKind.BYTES, rounds + 1)
+
+
+def test_ways_are_compared_to_the_end_each_with_a_rate_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Runner, "run_jobs", run_in_this_process)
+    local = {"schedule": "step", "milestones": [2], "decay": 0.5, "lr": 0.05}
+    sections = {**TINY_NET, "local": local, "train": {**TINY_NET["train"], "rounds": 3}}
+    ways = parse_ways("static,rolling:local.lr=0.3")
+    plan = plan_comparison(ways, base_of(sections), BudgetKind.ROUNDS, None, seeds=1)
+    static, rolling = contenders_of_plan(plan)
+    assert list(static.rates) == pytest.approx([0.02, 0.05, 0.1])
+    assert not rolling.rates
+    findings = run_to_the_end(plan, tmp_path, 1, Console(quiet=True), "a command")
+    table = read_rates(tmp_path / "records", "static")
+    assert table is not None
+    assert len(table.scores) == 3 + 2  # all alike, so the least is best: two more beyond it
+    assert "until flat" in findings.budget
+    for way in findings.ways:
+        assert way.rounds == [4]  # three and, never flat so soon, the decay
+        assert way.record.runs[0].is_flat is False
+        assert "client_accuracy.worst_quarter" in way.record.runs[0].lines[-1]
+    assert Findings.read(tmp_path / "records") == findings
+
+
+def test_a_course_needs_one_milestone() -> None:
+    two = base_of({"local": {"schedule": "step", "milestones": [2, 4]}})([])
+    with pytest.raises(ConfigError, match=r"local\.milestones: --scale converged takes one"):
+        course_of(two)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["compare", "static", "--scale", "converged", "--budget", "bytes"], "run until they are"),
+        (["reproduce", "heterofl", "--scale", "converged"], "is not one of static, random"),
+        (["reproduce", "heterofl", "--plan"], "--plan: goes with --scale converged"),
+        (["reproduce", "all", "--scale", "converged", "--datasets", "cifar10"], "of their own"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(
+    arguments: list[str],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("sys.argv", ["submodel", *arguments])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_efforts_add_up_over_commands_and_are_not_known_where_nobody_counted(
+    tmp_path: Path,
+) -> None:
+    first, second = EffortFile(tmp_path / "a.effort.jsonl"), EffortFile(tmp_path / "b.effort.jsonl")
+    first.add(1.5)
+    first.add(None)
+    first.add(2.25)
+    assert first.read() == Effort(3.75, describe_machine())
+    assert second.read() == Effort()
+    assert sum_known([first, second]) is None
+    second.add(1.0)
+    assert sum_known([first, second]) == 4.75
+
+
+def test_a_damaged_file_is_no_effort(tmp_path: Path) -> None:
+    file = EffortFile(tmp_path / "a.effort.jsonl")
+    file.path.write_text('{"core_seconds": 1.0, "mach', "utf-8")
+    assert file.read() == Effort()
+
+
+def test_what_runs_took_is_told_though_some_grids_were_not_timed() -> None:
+    def record(*seconds: float | None) -> dict[Candidate, VariantRecord]:
+        runs = [SeedRun(n, [], 7200.0, "", core_seconds=s, machine="a machine")
+                for n, s in enumerate(seconds)]  # fmt: skip
+        return {Candidate("fashion", "rolling"): VariantRecord("a", {}, runs)}
+
+    grids = [RateTable("a", 1, [(0.1, 0.5)], 1800.0), RateTable("b", 1, [(0.1, 0.5)])]
+    whole = "2 runs and 1 grid of rates, 1.50 core-hours on a machine"
+    assert effort_words(record(1800.0, 1800.0), grids[:1]) == whole
+    told = effort_words(record(1800.0, 1800.0), grids)
+    assert told == f"{whole}; 1 grid of rates was not timed"
+    assert effort_words(record(1800.0, None), grids).endswith("4.00 hours of rounds by the clock")

@@ -1,21 +1,52 @@
-"""A study on the terminal can be read, and settings that it cannot use are refused in words."""
+"""A study on the terminal and in a figure; docs/theory.md has their numbers."""
 
 from __future__ import annotations
 
+import csv
 import math
+import re
 from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.text import Annotation
 from rich.console import Console
 from rich.table import Table
 
 from submodel.cli import main
+from submodel.presentation.style import in_style
 from submodel_lab.theory import TheoryError
+from submodel_lab.theory.drawing import Panel, PlotLine, panels_figure
 from submodel_lab.theory.measures import Measure, slope
 from submodel_lab.theory.results import ResultRow, number_tables, report_nothing
 from submodel_lab.theory.studies import STUDIES
+
+NUMBER = r"-?\d+\.?\d*(?:e-?\d+)?"
+
+
+def test_a_panel_of_many_lines_is_high_enough_for_their_names() -> None:
+    lines = [
+        PlotLine(f"parameter {n} from 0.5, p=0.5, no noise", [1.0, 2.0], [2.0, 1.0])
+        for n in range(9)
+    ]
+    few = Panel("two lines", "x", "y", lines[:2])
+    many = Panel("a long title that reaches over the names", "x", "y", lines)
+    figure = panels_figure([few, few, many, few], "A study")
+    low, high = (panels_figure(panels, "").get_figheight() for panels in ([few], [many]))
+    assert low < high
+    assert abs(figure.get_figheight() - (low + high)) < 0.3
+    with in_style():
+        figure.draw_without_rendering()
+        plot = figure.axes[2]
+        names = [text for text in plot.texts if isinstance(text, Annotation)]
+        boxes = [name.get_window_extent() for name in names]
+        frame = plot.get_window_extent()
+    assert len(boxes) == 9
+    assert not any(one.overlaps(other) for one, other in combinations(boxes, 2))
+    assert all(box.y1 <= frame.y1 + 3 for box in boxes)  # the title is above the frame
 
 
 def texts(tables: list[Table]) -> str:
@@ -98,3 +129,57 @@ def test_wrong_words(
 def test_one_point_has_no_slope() -> None:
     assert math.isnan(slope([2.0], [1.0]))
     assert math.isnan(slope([2.0, 2.0], [1.0, 3.0]))
+
+
+DOCS = Path(__file__).parents[3] / "docs"
+PAGE = (DOCS / "theory.md").read_text("utf-8")
+
+
+def read_claims() -> list[dict[str, str]]:
+    return list(csv.DictReader((DOCS / "theory/statements.csv").read_text("utf-8").splitlines()))
+
+
+def agrees(text: str, number: float) -> bool:
+    """Whether a printed number is this one, rounded; "by 0.01" may tell of -0.01."""
+    digits, _, power = text.partition("e")
+    places = len(digits.partition(".")[2])
+    return abs(abs(float(text)) - abs(number)) <= 0.5001 * 10.0 ** (int(power or 0) - places)
+
+
+INTERVALS = re.findall(rf"({NUMBER}) \[({NUMBER}), ({NUMBER})\]", PAGE)
+
+
+@pytest.fixture(scope="module")
+def measured() -> list[tuple[float, ...]]:
+    return [
+        (float(c["estimate"]), *sorted((abs(float(c["low"])), abs(float(c["high"])))))
+        for c in read_claims() if c["low"]
+    ]  # fmt: skip
+
+
+def test_intervals_are_those_of_the_record(measured: list[tuple[float, ...]]) -> None:
+    assert len(INTERVALS) > 60
+    wrong = []
+    for middle, *ends in INTERVALS:
+        low, high = sorted(ends, key=lambda text: abs(float(text)))
+        if not any(agrees(middle, m) and agrees(low, a) and agrees(high, b)
+                   for m, a, b in measured):  # fmt: skip
+            wrong.append((middle, *ends))
+    assert wrong == []
+
+
+def test_no_theorem_of_the_record_was_left_out_or_failed() -> None:
+    claims = read_claims()
+    assert {f"Theorem {number}" for number in range(1, 7)} <= {c["source"] for c in claims}
+    for claim in claims:  # trials and exact values belong together
+        if claim["exact"] and claim["low"] != claim["high"]:
+            half = (float(claim["high"]) - float(claim["low"])) / 2
+            assert abs(float(claim["exact"]) - float(claim["estimate"])) < 2.6 * half
+
+
+def test_tables_of_the_sharper_theorems_are_what_the_example_printed() -> None:
+    printed = [float(x) for x in re.findall(NUMBER, (DOCS / "theory/sharper.txt").read_text())]
+    section = PAGE.partition("## Sharper than the paper")[2].partition("\n## ")[0]
+    decimals = re.findall(r"(?<![\w.,/])\d+\.\d{3,}", section)
+    assert len(decimals) > 60
+    assert [text for text in decimals if not any(agrees(text, x) for x in printed)] == []
