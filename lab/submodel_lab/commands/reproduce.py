@@ -158,10 +158,8 @@ def _reproduce_converged(
     names = list(QUESTIONS) if name == "all" else name.split(",")
     if unknown := [n for n in names if n not in QUESTIONS]:
         raise ConfigError(
-            [
-                f"{unknown[0]!r} is not one of {', '.join(QUESTIONS)}, all: the questions of "
-                "--scale converged"
-            ]
+            f"{unknown[0]!r} is not one of {', '.join(QUESTIONS)}, all: the questions of "
+            "--scale converged"
         )
     questions = [QUESTIONS[n] for n in names]
     if records is not None and keep is not None:

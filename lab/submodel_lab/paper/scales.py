@@ -45,10 +45,8 @@ def course_of(config: Config) -> Course:
     milestones = getattr(config.local, "milestones", None) or []
     if len(milestones) != 1 or not 0 < milestones[0] <= config.train.rounds:
         raise ConfigError(
-            [
-                "local.milestones: --scale converged takes one, the round from which a run that is "
-                f"flat goes on at a smaller rate; {milestones} of {config.train.rounds} rounds"
-            ]
+            "local.milestones: --scale converged takes one, the round from which a run that is "
+            f"flat goes on at a smaller rate; {milestones} of {config.train.rounds} rounds"
         )
     least = milestones[0]
     return Course(

@@ -286,10 +286,8 @@ def client_tests(clients: Clients, count: int) -> ClientTests:
         return _with_names(_by_owner(owners.test, count), owners)
     if data.classes is None:
         raise ConfigError(
-            [
-                f"{_KEY}: needs test examples that are somebody's, or class labels: all clients "
-                "would have the whole test part, and one score"
-            ]
+            f"{_KEY}: needs test examples that are somebody's, or class labels: all clients "
+            "would have the whole test part, and one score"
         )
     return _with_names(_by_label(clients, data.classes, count), owners)
 

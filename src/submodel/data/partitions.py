@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from submodel.data.facts import Owners
-from submodel.errors import ConfigError
+from submodel.errors import ConfigError, refuse
 from submodel.options import Count, Positive, Section
 from submodel.randomness import generator
 
@@ -119,8 +119,7 @@ def parse_lists(clients: object, examples: int) -> ClientLists:
             problems.append(f"clients[{number}]: {error}")
     if more := problems[_MOST_SAID:]:
         problems[_MOST_SAID:] = [f"clients: likewise {len(more)} more"]
-    if problems:
-        raise ConfigError(problems)
+    refuse(problems)
     return ClientLists(tuple(lists))
 
 
@@ -599,5 +598,4 @@ def check_parts(parts: list[Positions], total: int, name: str) -> None:
             f"data.partitioner: {name} leaves {len(empty)} clients without examples, the first is "
             f"{empty[0]}"
         )
-    if problems:
-        raise ConfigError(problems)
+    refuse(problems)

@@ -142,10 +142,8 @@ def rounds_within(setups: Setup | Sequence[Setup], kind: BudgetKind, amount: int
             raise ConfigError([f"--amount: one round takes {need}, more than the {have} there are"])
         if rounds_before == 0 and amount > cost * _MOST_ROUNDS:
             raise ConfigError(
-                [
-                    f"--amount: {si(amount, UNITS[kind])} buys more than {_MOST_ROUNDS:,} rounds "
-                    f"of {si(cost, UNITS[kind])}; give less"
-                ]
+                f"--amount: {si(amount, UNITS[kind])} buys more than {_MOST_ROUNDS:,} rounds "
+                f"of {si(cost, UNITS[kind])}; give less"
             )
         cost_so_far += cost
         if cost_so_far > amount:

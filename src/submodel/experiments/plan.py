@@ -14,7 +14,7 @@ from rich.console import Console
 from submodel.algorithm.types import Setup
 from submodel.amounts import si
 from submodel.config import Config, given_names, override, parse, read
-from submodel.errors import ConfigError, SubmodelError
+from submodel.errors import ConfigError, SubmodelError, refuse
 from submodel.experiments.budgets import (
     UNITS,
     BudgetKind,
@@ -79,8 +79,7 @@ def plan_comparison(
     runs = [runs_of(way, base) for way in ways]
     parts = [part for way_runs in runs for part in way_runs.parts]
     part_configs = [part.config(base) for part in parts]
-    if problems := describe_duplicates(parts, part_configs):
-        raise ConfigError(problems)
+    refuse(describe_duplicates(parts, part_configs))
     configs = {
         part.slug: [_of_run(config, part, seed) for seed in range(common.seed, common.seed + seeds)]
         for part, config in zip(parts, part_configs, strict=True)
@@ -131,8 +130,7 @@ def _prepare_runs(
             problems += way.blame(error).problems
         except SubmodelError as error:
             problems.append(f"way {way.text!r}: {error}")
-    if problems:
-        raise ConfigError(problems)
+    refuse(problems)
     return setups
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from submodel.config import Config
-from submodel.errors import ConfigError
+from submodel.errors import ConfigError, refuse
 from submodel.experiments.records import VariantRecord, put_together
 from submodel.schemes.registry import SCHEMES
 
@@ -113,8 +113,7 @@ def parse_ways(text: str | Sequence[str]) -> list[Way]:
             problems += error.problems
     repeated_texts = {way.text for way in ways if sum(w.text == way.text for w in ways) > 1}
     problems += [f"way {text!r} is given twice" for text in sorted(repeated_texts)]
-    if problems:
-        raise ConfigError(problems)
+    refuse(problems)
     return ways
 
 

@@ -64,10 +64,8 @@ def fitting_capacity(
     capacities = sorted(set(config.clients.capacities), reverse=True)
     if config.scheme.granularity == "coordinate":
         raise ConfigError(
-            [
-                "--memory: at scheme.granularity = 'coordinate' every device holds whole tensors; "
-                "say --capacity"
-            ]
+            "--memory: at scheme.granularity = 'coordinate' every device holds whole tensors; "
+            "say --capacity"
         )
     batch = config.local.batch_size or 1
     budget = Budget(
@@ -84,11 +82,9 @@ def fitting_capacity(
             return capacity
     least = needs[capacities[-1]]
     raise ConfigError(
-        [
-            f"--memory: {si(memory, 'B')} hold none of the run's sub-models: the smallest, "
-            f"{capacities[-1]:g}, needs {least.arithmetic()}, {si(copies * least.parameters, 'B')} "
-            f"to be received and sent, and this process has {si(taken_bytes, 'B')} already"
-        ]
+        f"--memory: {si(memory, 'B')} hold none of the run's sub-models: the smallest, "
+        f"{capacities[-1]:g}, needs {least.arithmetic()}, {si(copies * least.parameters, 'B')} "
+        f"to be received and sent, and this process has {si(taken_bytes, 'B')} already"
     )
 
 

@@ -18,7 +18,7 @@ from submodel.algorithm.types import Assignment, Failure, Model, Present, Setup,
 from submodel.config import Config
 from submodel.data import Dataset, Examples
 from submodel.engines.lone import Singles
-from submodel.errors import ConfigError, SubmodelError, plain
+from submodel.errors import SubmodelError, plain, refuse
 from submodel.federation.device import Report
 from submodel.federation.engine import DeviceEngine
 from submodel.federation.facts import Facts, briefing, encoding_head
@@ -145,8 +145,7 @@ def over_devices(
     data = setup.clients.dataset
     config = settle(training.config, data, is_plain=setup.absent_labels == "leave_out")
     problems = problems_over_devices(config)
-    if problems:
-        raise ConfigError(problems)
+    refuse(problems)
     head = briefing(config, Facts.of(data, setup.module))
     question = {**head, **encoding_head(data)}
     fingerprint, classes = axes_fingerprint(setup.axes), setup.clients.dataset.classes

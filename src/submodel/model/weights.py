@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from submodel.errors import ConfigError
+from submodel.errors import ConfigError, refuse
 
 _FILE = "model.safetensors"
 _MOST_SHOWN = 5
@@ -70,8 +70,7 @@ def load_weights(module: nn.Module, path: Path) -> None:
         )
         if names
     ]
-    if problems:
-        raise ConfigError(problems)
+    refuse(problems)
     for name, tensor in tensors.items():
         slots[name].copy_(tensor)
 

@@ -140,11 +140,9 @@ def select_rows(rows: Sequence[ListRow], conditions: Sequence[str]) -> list[List
         values = [(row, _value(row, key.strip())) for row in rows]
         if rows and all(value is None for _, value in values):
             raise ConfigError(
-                [
-                    f"--where {plain(condition, 80)}: none of these runs has {plain(key, 40)!r}; "
-                    "give state, kind, name, scheme, data, model, or a key of the configuration, "
-                    "as local.lr"
-                ]
+                f"--where {plain(condition, 80)}: none of these runs has {plain(key, 40)!r}; "
+                "give state, kind, name, scheme, data, model, or a key of the configuration, "
+                "as local.lr"
             )
         rows = [
             row for row, value in values if value is not None and _meets(value, pattern.strip())

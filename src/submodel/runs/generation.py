@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from submodel.data import Dataset
 from submodel.data.text.tokens import Tokeniser, read_tokens
 from submodel.data.text.windows import PADDING
-from submodel.errors import ConfigError, DataError
+from submodel.errors import ConfigError, DataError, refuse
 from submodel.model.inputs import first_column
 from submodel.randomness import generator
 
@@ -44,8 +44,7 @@ def generate(
         problems.append(f"temperature: {temperature} is not 0 or more")
     if not prompt:
         problems.append("prompt: nothing to go on from; even a line break will do")
-    if problems:
-        raise ConfigError(problems)
+    refuse(problems)
     tokeniser = read_tokens(data.text.tokens)
     numbers = list(map(int, tokeniser.encode(prompt)))
     if not numbers:

@@ -29,7 +29,7 @@ from submodel.config.meaning import (
 )
 from submodel.config.reading import read_toml, without_unused
 from submodel.data.examples import as_dataset
-from submodel.errors import CheckpointError, ConfigError, DataError
+from submodel.errors import CheckpointError, ConfigError, DataError, refuse
 from submodel.model.axes import Axes, Dimension
 from submodel.model.norm import needs_calibration
 from submodel.plugins import remember
@@ -313,10 +313,8 @@ class Run:
         name = next_config.engine.name
         if name in ("torchrun", "flower") or getattr(next_config.engine, "processes", None):
             raise ConfigError(
-                [
-                    "engine: resume computes in this process (name 'auto' or 'local', no "
-                    f"processes); 'submodel resume {self.folder.path}' computes in others"
-                ]
+                "engine: resume computes in this process (name 'auto' or 'local', no "
+                f"processes); 'submodel resume {self.folder.path}' computes in others"
             )
         self.need_material()
         progress_bars = [Progress(Console(stderr=True))] if progress else []
@@ -415,10 +413,8 @@ class Run:
             call = f"submodel.open({str(self.folder.path)!r}, {', '.join(missing)})"
             resuming = ", whose resume() goes on with it" if data else ""
             raise ConfigError(
-                [
-                    f"{self.folder.path}: begun in Python, with what no file can hold; open it "
-                    f"there: {call}{resuming}"
-                ]
+                f"{self.folder.path}: begun in Python, with what no file can hold; open it "
+                f"there: {call}{resuming}"
             )
 
     @cached_property
@@ -470,8 +466,7 @@ class Run:
             for section, name in names.items()
             if getattr(self._material, section) is not None and name != "own"
         ]
-        if problems:
-            raise ConfigError(problems)
+        refuse(problems)
 
 
 def open(  # noqa: A001 - submodel.open

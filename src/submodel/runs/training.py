@@ -197,10 +197,8 @@ class Material:
             partition = parse_lists(self.clients, len(self.data.train))
             if len(partition.lists) != config.clients.client_count:
                 raise ConfigError(
-                    [
-                        f"clients.count: {config.clients.client_count} is not the number of lists "
-                        f"in clients=, {len(partition.lists)}"
-                    ]
+                    f"clients.count: {config.clients.client_count} is not the number of lists "
+                    f"in clients=, {len(partition.lists)}"
                 )
         setup = prepare(located or config, model, self.data, self.axes, self.loss, partition)
         metrics = dict(self.metrics)

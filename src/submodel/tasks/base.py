@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from submodel.data import Dataset, Examples
-from submodel.errors import ConfigError
+from submodel.errors import ConfigError, refuse
 from submodel.model.inputs import first_column
 from submodel.options import Decay, FreeOptions, Section
 from submodel.tasks.loss import Loss, TokenCrossEntropy
@@ -104,8 +104,7 @@ def make_metrics(names: Sequence[str], facts: MetricContext) -> dict[str, BatchM
             metrics[short_name(name)] = component.make(options, facts)
         except ConfigError as error:
             problems += error.problems
-    if problems:
-        raise ConfigError(problems)
+    refuse(problems)
     return metrics
 
 

@@ -67,10 +67,8 @@ def flat_logits(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     if outputs.dim() == targets.dim() + 1 and outputs[:, 0].shape == targets.shape:
         return torch.movedim(outputs, 1, -1).flatten(0, -2), targets.flatten()
     raise ConfigError(
-        [
-            f"task: outputs of shape {tuple(outputs.shape)} are no logits for targets of shape "
-            f"{tuple(targets.shape)}; want {(*targets.shape, 'classes')}"
-        ]
+        f"task: outputs of shape {tuple(outputs.shape)} are no logits for targets of shape "
+        f"{tuple(targets.shape)}; want {(*targets.shape, 'classes')}"
     )
 
 

@@ -268,10 +268,8 @@ def _check_same_shape(outputs: Tensor, targets: Tensor) -> None:
     """Raise unless there is one output for every target: torch would broadcast others."""
     if outputs.shape != targets.shape:
         raise ConfigError(
-            [
-                f"task: outputs of shape {tuple(outputs.shape)} are not one for each target, of "
-                f"shape {tuple(targets.shape)}"
-            ]
+            f"task: outputs of shape {tuple(outputs.shape)} are not one for each target, of "
+            f"shape {tuple(targets.shape)}"
         )
 
 

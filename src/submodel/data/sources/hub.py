@@ -33,7 +33,7 @@ from submodel.data.sources.table import (
 from submodel.data.tables import Column, word_column
 from submodel.data.text.build import Streams, TextOptions, TextPlan, build_text
 from submodel.data.text.streams import column_streams
-from submodel.errors import ConfigError, DataError, SubmodelError
+from submodel.errors import ConfigError, DataError, SubmodelError, refuse
 from submodel.options import Count, PathText, Section
 
 Content = Literal["images", "text", "table"]
@@ -70,8 +70,7 @@ def check_keys(options: Any, content: Content, where: str) -> None:
         for key in type(options).model_fields
         if key in other_keys and getattr(options, key) is not None
     ]
-    if problems:
-        raise ConfigError(problems)
+    refuse(problems)
 
 
 def text_of(train: Any, test: Any | None, options: Any, context: SourceContext) -> Dataset:

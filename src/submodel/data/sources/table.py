@@ -23,7 +23,7 @@ from submodel.data.tables import (
     encode_columns,
     read_columns,
 )
-from submodel.errors import ConfigError, DataError, plain
+from submodel.errors import ConfigError, DataError, plain, refuse
 from submodel.options import PathText, Section
 from submodel.randomness import generator
 
@@ -212,8 +212,7 @@ def _check_names(path: Path, columns: Columns, options: TableOptions) -> None:
         for key, name in wishes
         if name not in columns
     ]
-    if problems:
-        raise ConfigError(problems)
+    refuse(problems)
 
 
 def _length(columns: Columns) -> int:

@@ -13,7 +13,7 @@ from submodel.data.sources import SourceContext
 from submodel.data.tables import TABLES
 from submodel.data.text.build import Streams, TextOptions, TextPlan, build_text
 from submodel.data.text.streams import check_exists, read_plain, read_table, visible_files
-from submodel.errors import ConfigError
+from submodel.errors import ConfigError, refuse
 from submodel.options import PathText
 
 _SHARE = 0.1
@@ -76,8 +76,7 @@ def _check_columns(path: Path, options: Text.Options) -> None:
         for key in ("column", "client")
         if getattr(options, key) is not None
     ]
-    if problems:
-        raise ConfigError(problems)
+    refuse(problems)
 
 
 def _read(path: Path, options: Text.Options) -> Streams:

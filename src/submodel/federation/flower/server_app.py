@@ -16,7 +16,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from submodel.config import read
-from submodel.errors import ConfigError, SubmodelError
+from submodel.errors import SubmodelError, refuse
 from submodel.federation.flower.grid import GridPost
 from submodel.federation.server import over_devices
 from submodel.prepare.setup import prepare
@@ -38,8 +38,7 @@ def folder_of(run_config: Mapping[str, object]) -> RunFolder:
         for key in ("folder", "config")
         if values.get(key) and not Path(values[key]).is_absolute()
     ]
-    if problems:
-        raise ConfigError(problems)
+    refuse(problems)
     folder = RunFolder(Path(values["folder"])) if values.get("folder") else None
     if folder is not None and folder.config_file.is_file():
         return folder

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from torch import Tensor, nn
 
-from submodel.errors import ConfigError
+from submodel.errors import ConfigError, refuse
 from submodel.model.axes.declare import CLASSES, Axes
 from submodel.model.axes.layout import (
     Along,
@@ -298,8 +298,7 @@ class Overrides:
         for pair in self.tie:
             if isinstance(pair, str) or len(pair) != 2:
                 problems.append(f"tie: {pair!r} is not a pair of axes, as ('fc1', 'fc2')")
-        if problems:
-            raise ConfigError(problems)
+        refuse(problems)
 
 
 def apply_overrides(
@@ -344,8 +343,7 @@ def apply_overrides(
                 problems.append(f"cut: {text!r} is also to be kept whole")
             elif not isinstance(record.algebra.resolve(by_name[text]), Along):
                 problems.append(f"{option}: {text!r} is frozen by another option")
-    if problems:
-        raise ConfigError(problems)
+    refuse(problems)
     remaining_names = {a: n for a, n in names.items() if record.algebra.resolve(a) == a}
     if classes is not None and classes not in remaining_names:
         raise ConfigError(["classes: the axis of the classes is frozen or tied by another option"])

@@ -18,7 +18,7 @@ from typing import Annotated, Literal
 import torch
 from pydantic import Field, TypeAdapter
 
-from submodel.errors import ConfigError, PlanError
+from submodel.errors import ConfigError, PlanError, refuse
 from submodel.files import UnreadableError, parse_typed
 from submodel.model.axes.layout import KIND, Along, FixedPart, Layout, Product, Saved, Size, atoms
 from submodel.model.axes.number import CodeNumbers
@@ -298,8 +298,7 @@ def declare(
             layout(entry, size, f"axes.{name}[{d}]")
             for d, (entry, size) in enumerate(zip(entries, shape, strict=True))
         )
-    if problems:
-        raise ConfigError(problems)
+    refuse(problems)
     return Axes(sizes, layouts)
 
 

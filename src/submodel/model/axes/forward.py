@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from submodel.errors import ConfigError, SubmodelError
+from submodel.errors import ConfigError, SubmodelError, refuse
 from submodel.model.axes.keep import throw_away
 from submodel.model.inputs import Inputs, arguments
 from submodel.model.norm import StaticBatchNorm
@@ -45,8 +45,7 @@ def refuse_kinds(module: nn.Module) -> None:
                 for name, parameter in layer._parameters.items()
                 if parameter is not None and is_lazy(parameter)
             ]
-    if problems:
-        raise ConfigError(problems)
+    refuse(problems)
 
 
 def _parts(module: nn.Module) -> list[tuple[str, nn.Module]]:
@@ -326,10 +325,8 @@ def tensors_in(value: Any, where: str = "outputs", strict: bool = True) -> Itera
             yield from tensors_in(getattr(value, entry.name), f"{where}.{entry.name}", strict)
     elif strict and not isinstance(value, bool | int | float | complex | str | bytes | None):
         raise ConfigError(
-            [
-                f"{where} is {_kind(value)}, which may hold tensors; say which outputs must keep "
-                "their dimensions, as in outputs=lambda result: result.logits"
-            ]
+            f"{where} is {_kind(value)}, which may hold tensors; say which outputs must keep "
+            "their dimensions, as in outputs=lambda result: result.logits"
         )
 
 

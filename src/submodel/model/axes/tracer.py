@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from submodel.errors import ConfigError
+from submodel.errors import ConfigError, refuse
 from submodel.model.axes.assemble import Overrides, assemble, unify_equal_sizes
 from submodel.model.axes.declare import Axes
 from submodel.model.axes.forward import (
@@ -208,8 +208,7 @@ def trace(
     {'0': 8}
     """
     example_inputs = as_tensors(example_inputs)
-    if problems := list(_kinds(module, example_inputs, outputs)):
-        raise ConfigError(problems)
+    refuse(list(_kinds(module, example_inputs, outputs)))
     overrides = Overrides(freeze, tie, whole, cut)
     refuse_kinds(module)
     record, log = Record(), NumberLog()

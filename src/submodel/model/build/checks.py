@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as global_hooks
 
-from submodel.errors import ConfigError, SubmodelError
+from submodel.errors import ConfigError, SubmodelError, refuse
 from submodel.model.axes import CLASSES, Axes
 from submodel.model.axes.forward import (
     ForwardError,
@@ -268,8 +268,7 @@ def check_cut(module: object, axes: Axes, units: Units) -> None:
     if not isinstance(module, nn.Module):
         raise ConfigError([f"module: a {type(module).__name__} is not an nn.Module"])
     check_axes(module, axes)
-    if problems := [*_misfits(axes, units)]:
-        raise ConfigError(problems)
+    refuse([*_misfits(axes, units)])
 
 
 def check_axes(module: nn.Module, axes: Axes) -> None:

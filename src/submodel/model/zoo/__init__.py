@@ -45,10 +45,8 @@ class ModelContext:
         if len(self.inputs) != 3 or min(self.inputs[1:]) < least:
             size = f" of at least {least} x {least}" if least > 1 else ""
             raise ConfigError(
-                [
-                    f"model.name: {name!r} needs images{size}, not {tuple(self.inputs)}; 'mlp' "
-                    "takes numbers of any shape"
-                ]
+                f"model.name: {name!r} needs images{size}, not {tuple(self.inputs)}; 'mlp' "
+                "takes numbers of any shape"
             )
         return self.inputs
 
@@ -57,10 +55,8 @@ class ModelContext:
         if len(self.inputs) != 1 or self.task not in (None, "language"):
             targets = "" if self.task is None else f" with targets for {self.task}"
             raise ConfigError(
-                [
-                    f"model.name: {name!r} needs sequences of tokens, whose targets are the next "
-                    f"tokens, not inputs of shape {tuple(self.inputs)}{targets}"
-                ]
+                f"model.name: {name!r} needs sequences of tokens, whose targets are the next "
+                f"tokens, not inputs of shape {tuple(self.inputs)}{targets}"
             )
         return self.inputs[0], self.vocabulary or self.classes
 

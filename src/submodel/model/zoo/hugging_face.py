@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 from torch import nn
 
-from submodel.errors import ConfigError
+from submodel.errors import ConfigError, refuse
 from submodel.model.zoo import ModelContext
 from submodel.options import FreeOptions
 
@@ -70,8 +70,7 @@ class ConfiguredModel:
         with only_errors():
             config = self.config_class(**values)
         problems = [*self._unknown_keys(values), *fit_config(config, values, context)]
-        if problems:
-            raise ConfigError(problems)
+        refuse(problems)
         return make_for_task(config, context)
 
     def _unknown_keys(self, values: Mapping[str, Any]) -> list[str]:
@@ -162,10 +161,8 @@ def make_for_task(config: Any, context: ModelContext) -> nn.Module:
     factory = getattr(auto, name)
     if type(config) not in factory._model_mapping:
         raise ConfigError(
-            [
-                f"model.name: transformers has no {name.removeprefix('AutoModelFor')} model of a "
-                f"{type(config).__name__}, which data for {context.task} needs"
-            ]
+            f"model.name: transformers has no {name.removeprefix('AutoModelFor')} model of a "
+            f"{type(config).__name__}, which data for {context.task} needs"
         )
     model: nn.Module = factory.from_config(config)
     return model

@@ -27,7 +27,7 @@ from typing import TypeGuard, TypeVar
 import torch
 from torch import Tensor, nn
 
-from submodel.errors import ConfigError
+from submodel.errors import ConfigError, refuse
 from submodel.model.axes import CLASSES, Axes
 from submodel.model.axes.layout import Along
 from submodel.model.capacity import units_held
@@ -100,11 +100,9 @@ def factorised(
     }
     if not layers_to_split:
         raise ConfigError(
-            [
-                f"model.factorised: {type(module).__name__} has no layer to factorise: of its "
-                f"{len(layers)} linear layers and ungrouped convolutions the first and the last "
-                "stay whole, and so do those that share weights or are too small to gain"
-            ]
+            f"model.factorised: {type(module).__name__} has no layer to factorise: of its "
+            f"{len(layers)} linear layers and ungrouped convolutions the first and the last "
+            "stay whole, and so do those that share weights or are too small to gain"
         )
     pairs = {key: _split(layer, rank_share) for key, layer in layers_to_split.items()}
     return replace_layers(low_rank, pairs)
@@ -270,11 +268,9 @@ def add_adapters(
     }
     if not targets:
         raise ConfigError(
-            [
-                f"model.adapters: {type(module).__name__} has no layer to adapt: of its "
-                f"{len(candidates)} linear layers the last stays as it is, unless "
-                "model.adapter_layers names it, and so do those that share weights"
-            ]
+            f"model.adapters: {type(module).__name__} has no layer to adapt: of its "
+            f"{len(candidates)} linear layers the last stays as it is, unless "
+            "model.adapter_layers names it, and so do those that share weights"
         )
     scale = 2 * rank if alpha is None else alpha
     adapters = {key: AdapterLayer(x, rank, scale, dropout) for key, x in targets.items()}
@@ -373,8 +369,7 @@ def _paths(name: str, candidates: dict[str, nn.Module], layers: Collection[str])
                 f"model.adapter_layers: {layer_name!r} is no linear layer of {name}; those are "
                 f"{first_names}{more}"
             )
-    if problems:
-        raise ConfigError(problems)
+    refuse(problems)
     return list(dict.fromkeys(paths))
 
 

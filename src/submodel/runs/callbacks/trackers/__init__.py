@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from submodel.algorithm.types import State
 from submodel.config import Config
 from submodel.config.sections import TRACKERS
-from submodel.errors import ConfigError
+from submodel.errors import ConfigError, refuse
 from submodel.files import write_text
 from submodel.runs.callbacks.callback import Callback, CallbackGuard
 from submodel.runs.metrics import Metrics, flat, is_number
@@ -66,8 +66,7 @@ def trackers_of(config: Config, folder: Path | None) -> list[Callback]:
             trackers.append(CallbackGuard(_make_tracker(name, TrackerContext(config, folder))))
         except ConfigError as error:
             problems += error.problems
-    if problems:
-        raise ConfigError(problems)
+    refuse(problems)
     return trackers
 
 
