@@ -114,7 +114,7 @@ class FittedScores:
 
 
 def read_fitted(folder: Path) -> FittedScores | None:
-    """The records of one configuration; None: it is not kept, or they are not accuracies."""
+    """The records beside a ``config.json``; None: there is none, or they are not accuracies."""
     if not (folder / _CONFIG).is_file():
         return None
     config = _read(folder / _CONFIG)
@@ -194,7 +194,7 @@ class _Gathering:
 
 
 def gather_evidence(results: Path) -> Evidence:
-    """All evidence that the records of this project hold."""
+    """All evidence in the records of ``converged``, ``compare-*``, ``small`` and ``fit``."""
     gathering = _Gathering()
     _gather_converged(gathering, results / "converged")
     for folder in sorted(results.glob("compare-*")):

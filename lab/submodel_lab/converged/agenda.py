@@ -41,6 +41,8 @@ POWER_HEADINGS = (
 def power_of_test(seeds: int, difference: float, deviation: float, tests: int = 1) -> float:
     """The chance that a paired t-test finds a difference of this size.
 
+    ``deviation`` is that of differences over seeds. Of several tests it is that of Holm's first.
+
     >>> round(power_of_test(3, 0.01, 0.01), 2), round(power_of_test(10, 0.01, 0.01), 2)
     (0.18, 0.8)
     """
@@ -94,7 +96,7 @@ def _blocks(questions: Sequence[OpenQuestion]) -> list[list[Candidate]]:
 
 
 def contenders_of(block: Sequence[Candidate], seeds: int | None = None) -> list[Contender]:
-    """All that has to be run for some candidates."""
+    """All that has to be run for some candidates, with so many seeds or those of each setting."""
     return [contender for candidate in block for contender in candidate.contenders(seeds)]
 
 
@@ -219,7 +221,10 @@ def _hours(contenders: Sequence[Contender]) -> list[float]:
 def power_rows(
     questions: Sequence[OpenQuestion], deviations: Mapping[str, float], seeds: int | None = None
 ) -> list[list[str]]:
-    """How many seeds a difference of one point takes in every setting, and what ours can find."""
+    """How many seeds a difference of one point takes in every setting, and what ours can find.
+
+    Deviations over seeds are by setting; where none is given, the setting has one.
+    """
     rows = []
     for name in dict.fromkeys(c.setting for block in _blocks(questions) for c in block):
         setting, count = SETTINGS[name], seeds or SETTINGS[name].seeds

@@ -207,7 +207,7 @@ def write_claims(claims: Sequence[ContrastClaim], folder: Path) -> Path:
 
 @with_style
 def draw_claims(claims: Sequence[ContrastClaim]) -> Figure:
-    """Differences of accuracy in points, claim by claim, under their questions and settings."""
+    """Differences of accuracy in points of all claims that were run, by questions and settings."""
     run_claims = [
         claim
         for claim in claims

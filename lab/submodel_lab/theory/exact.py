@@ -220,6 +220,9 @@ def exact_moments(
 ) -> ExactTrajectory:
     """What trials of a plan come to on average, by recursion over masks.
 
+    The plan has no projection (``radius=math.inf``); its trials and seed play no part. Second
+    moments are kept of the rounds in ``keep``.
+
     >>> import numpy as np
     >>> from submodel_lab.theory import TrialPlan, bernoulli
     >>> problem = Quadratic(np.ones((1, 1, 1)), np.ones((1, 1)))

@@ -43,7 +43,10 @@ class Balance:
         return float(np.trace(np.linalg.solve(self.hessian, total))) / 2
 
     def rate_constant(self, steps: int, convexity: float) -> float:
-        """Lim R E||w_R - w*||^2 / log(KR) with eta = 2 log(KR) / (``convexity`` K R)."""
+        """Lim R E||w_R - w*||^2 / log(KR) with eta = 2 log(KR) / (``convexity`` K R).
+
+        ``convexity`` is mu~ of Theorem 1, or any number up to the least eigenvalue of H.
+        """
         least = float(np.linalg.eigvalsh(self.hessian)[0])
         if convexity > least * (1 + 1e-9):
             raise TheoryError(
@@ -55,6 +58,9 @@ class Balance:
 
 def balance(problem: Problem, masking: Masking, radius: float = math.inf) -> Balance:
     """H and the covariances at the optimum of the masked objective.
+
+    Of quadratics everything is exact; of examples too where all masks are listed, but for H, by
+    central differences. Windows cancel over an epoch, so their masks add nothing.
 
     >>> from submodel_lab.theory import bernoulli, quadratics
     >>> problem = quadratics(4, 10, 1.0, 2.0, noise=10.0)
@@ -145,6 +151,9 @@ def _noise_covariance(
 def second_order_bias(problem: Quadratic, masking: Masking, steps: int) -> FloatArray:
     """Lim E[w - w*] / eta for small eta, where training settles (windows: at the ends of epochs).
 
+    With other losses, curvature that changes adds a term of that order. With K = 1 and fresh masks
+    there is no bias.
+
     >>> from submodel_lab.theory import bernoulli, quadratics
     >>> float(abs(second_order_bias(quadratics(), bernoulli(0.5, 4), 1)).max())
     0.0
@@ -224,7 +233,10 @@ class DistanceBounds:
 
 
 def distance_bounds(problem: Problem, masking: Masking) -> DistanceBounds:
-    """The bounds of docs/theory.md, for strongly convex problems."""
+    """The bounds of docs/theory.md, for strongly convex problems and Bernoulli or fixed-size masks.
+
+    rho is the chance that another coordinate is held, given one: p, or (s - 1)/(d - 1).
+    """
     if problem.convexity <= 0:
         raise TheoryError("the bounds need a strongly convex problem: mu = 0 here")
     best = MaskedObjective(problem).optimum(math.inf)

@@ -401,7 +401,7 @@ def rolling(p: float, clients: int, dimension: int, sequential: bool = False) ->
 
 
 def coordinatewise(probabilities: FloatArray, unbiased: bool = False) -> Masking:
-    """A probability for every client and coordinate.
+    """A probability for every client and coordinate; ``unbiased`` divides what is held by it.
 
     >>> first, _ = coordinatewise(np.array([[1.0, 0.25]])).moments(2)
     >>> first
@@ -419,7 +419,9 @@ def mask_list(
     together: bool = True,
     unbiased: bool = False,
 ) -> Masking:
-    """Any masks at all: a list of what clients may hold in a round.
+    """Any masks at all: a list of what clients may hold in a round (entries x clients x d).
+
+    All clients get the same entry, or each draws its own; all chances are equal if none are given.
 
     >>> mask_list(np.eye(3)[:, None]).moments(3)[0].round(3)
     array([[0.333, 0.333, 0.333]])

@@ -69,7 +69,7 @@ class MaskedObjective:
         return np.stack([self.gradient(w) for w in points])
 
     def optimum(self, radius: float, start: FloatArray | None = None) -> FloatArray:
-        """w*(p): the least point in the ball; exact for quadratics, L-BFGS otherwise."""
+        """w*(p): the least point in the ball; exact for quadratics, L-BFGS from 0 or a start."""
         d = self.problem.dimension
         if self._exact is not None:
             return _ball_minimum(self._exact.matrices.mean(0), self._exact.vectors.mean(0), radius)

@@ -53,7 +53,10 @@ class ModuleProblem:
         y: Sequence[Tensor],
         radius: float = 1.0,
     ) -> None:
-        """Take the module as it is; it is copied."""
+        """Copy a net of a few thousand weights; ``loss`` is the mean over examples.
+
+        ``radius`` is that of the ball around its weights in which curvature is looked for.
+        """
         if len(x) != len(y) or not len(x) or any(len(a) != len(b) or not len(a)
                                                  for a, b in zip(x, y, strict=True)):  # fmt: skip
             raise TheoryError("x and y must have as many examples for each client, at least one")
@@ -147,7 +150,14 @@ class PosedProblem:
 
 
 def load_problem(source: str) -> PosedProblem:
-    """The problem that a file has."""
+    """The problem that a file has.
+
+    ``file.py:make`` or ``package.module:make`` is a function without arguments that returns a
+    problem, or a problem and w_0. ``file.npz`` has ``A`` (clients x d x d) and ``b`` (clients x d),
+    also ``c``, ``noise``; or ``x`` and ``y`` (clients x n x features; or rows of all, and
+    ``client``, whose each row is), also ``l2`` and ``loss`` (logistic, the default where all labels
+    are -1 and 1, or ridge). In either, ``w0`` is where to start.
+    """
     path, colon, name = source.rpartition(":")
     if source.endswith(".npz"):
         result = _from_arrays(Path(source))

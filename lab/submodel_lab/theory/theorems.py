@@ -160,7 +160,8 @@ class BoundTerms:
 def stated_slope(x: Sequence[float], bounds: Sequence[BoundTerms], every: bool = False) -> float:
     """The slope that a bound allows along a parameter: that of its shallowest leading term.
 
-    The constants before the terms are not known, so any of them may be what is seen.
+    The constants before the terms are not known, so any of them may be what is seen. With ``every``
+    the other terms count too, as for a parameter that is in none that leads.
 
     >>> halves = [BoundTerms({"noise": 1 / n, "start": n**-2.0}, ("noise",)) for n in (1, 2, 4)]
     >>> round(stated_slope([1, 2, 4], halves), 6)

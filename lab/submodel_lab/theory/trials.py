@@ -108,7 +108,7 @@ def run_trials(
     keep: Collection[int] = (),
     on_round: OnTrialRound | None = None,
 ) -> Trajectory:
-    """Run the algorithm; keeps the iterates w_r of the rounds in ``keep``."""
+    """Run the algorithm; keeps the iterates w_r of the rounds in ``keep``, 0 being the start."""
     check_plan(problem, plan)
     n, d = problem.clients, problem.dimension
     masks_of = MaskDraws(plan.masking, d, plan.trials, plan.seed)

@@ -131,7 +131,7 @@ class VariantRecord:
         return replace(self, runs=[run for run in runs if run.lines])
 
     def ahead_of(self, other: VariantRecord, measure: str) -> list[float]:
-        """By how much it did better with the seeds that both have, seed by seed."""
+        """By how much it did better with the seeds that both have; losses count the other way."""
         sign = -1 if measure in SMALLER_IS_BETTER else 1
         first, second = self.final(measure), other.final(measure)
         return [sign * (first[seed] - second[seed]) for seed in first if seed in second]

@@ -207,6 +207,8 @@ class Runner:
         """Whatever is not finished of these, in this order, some at a time.
 
         Raises `Interruption` where it is stopped, `SubmodelError` where runs failed, at the end.
+        Runs that may diverge and do are no failures, and stay unfinished; ``when_ended`` hears of
+        them too. The work before and beyond these, in core-seconds, is for those who look on.
         """
         with needs_extra("server", "a report"):  # told now, not after hours
             import matplotlib  # noqa: F401

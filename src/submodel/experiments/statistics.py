@@ -49,7 +49,7 @@ def spread(values: Sequence[float]) -> tuple[float, float]:
 
 
 def confidence(differences: Sequence[float]) -> tuple[float, float]:
-    """The 95 % interval of the mean difference, by Student's distribution.
+    """The 95 % interval of the mean difference of two or more seeds, by Student's distribution.
 
     >>> [round(end, 3) for end in confidence([1.0, 2.0, 3.0])]  # 2 -+ 4.303 / sqrt 3
     [-0.484, 4.484]
@@ -93,8 +93,9 @@ def holm(values: Sequence[float]) -> list[float]:
 def judge(family: Sequence[Sequence[float]]) -> list[Judgement]:
     """Judge differences that are looked at together: a paired t-test each, corrected by Holm.
 
-    Below three seeds nothing is tested: of so few, agreement says nothing. Neither is a difference
-    to a run that diverged.
+    Differences are seed by seed, positive where they speak for a claim. Below three seeds
+    nothing is tested: of so few, agreement says nothing. Neither is a difference to a run that
+    diverged.
 
     >>> judgements = judge([[0.10, 0.12, 0.11], [0.1, -0.1, 0.1], [0.1, 0.2]])
     >>> [one.verdict for one in judgements], round(judgements[0].p or 0, 4)
@@ -128,7 +129,7 @@ def _decline(differences: Sequence[float]) -> Judgement:
 
 
 def behind_best(scores: Mapping[str, Mapping[int, float]]) -> dict[str, Judgement]:
-    """For all names but the best one: the judgement of "it is behind the best".
+    """For all names but the best, the first of equals: the judgement of "it is behind the best".
 
     >>> behind = behind_best({"a": {0: 0.90, 1: 0.92, 2: 0.91}, "b": {0: 0.80, 1: 0.81, 2: 0.82}})
     >>> behind["b"].verdict, round(behind["b"].p or 1, 4), "a" in behind
@@ -147,6 +148,8 @@ def behind_best(scores: Mapping[str, Mapping[int, float]]) -> dict[str, Judgemen
 def least_ratio(seeds: int, tests: int) -> float:
     """How many times its own spread over seeds the largest difference must be to count.
 
+    The first of Holm's tests asks for p < 0.05 / tests.
+
     >>> round(least_ratio(3, 1), 2), round(least_ratio(10, 1), 2)
     (2.48, 0.72)
     """
@@ -157,7 +160,9 @@ def least_ratio(seeds: int, tests: int) -> float:
 
 
 def number(measure: str, values: Sequence[float], sign: bool = False) -> str:
-    """Mean and, of several seeds, ± standard deviation.
+    """Mean and, of several seeds, ± standard deviation; accuracies in percent.
+
+    With its sign it is a difference, accuracies in points.
 
     >>> number("accuracy", [0.41, 0.43]), number("loss", [1.5])
     ('42.0 % ± 1.4', '1.5000')

@@ -155,7 +155,10 @@ def slope_statement(
     speaks: bool = True,
     every: bool = False,
 ) -> Statement:
-    """A number falls along a parameter at least as fast as its bound does, or grows no faster."""
+    """A number falls along a parameter at least as fast as its bound does, or grows no faster.
+
+    The limit is the bound at each x, or the slope that is stated.
+    """
     values = [m.values for m in measures if m.values is not None]
     exact = [m.exact for m in measures if m.exact is not None]
     if len(values) == len(measures):
