@@ -91,14 +91,14 @@ def parse_fleet(text: str) -> list[tuple[float, float]]:
         except (ValueError, ZeroDivisionError):
             value = 0.0
         if not 0 < value < float("inf"):
-            raise ConfigError([f"--fleet: {part.strip()!r} is not CAPACITY:SHARE, such as 1/4:0.8"])
+            raise ConfigError(f"--fleet: {part.strip()!r} is not CAPACITY:SHARE, such as 1/4:0.8")
         try:
             capacities.append(parse_capacity(capacity))
         except ConfigError as error:
             raise ConfigError([f"--fleet: {problem}" for problem in error.problems]) from None
         shares.append(value)
     if len({":" in part for part in text.split(",")}) == 2:
-        raise ConfigError(["--fleet: give a share to every capacity, or to none"])
+        raise ConfigError("--fleet: give a share to every capacity, or to none")
     return fleet_shares(capacities, shares)
 
 

@@ -70,9 +70,9 @@ def advise_command(
     )
 
     if (fleet is None) == (config is None and not settings):
-        raise ConfigError(["give a configuration, or --fleet 1:0.2,1/4:0.8, and not both"])
+        raise ConfigError("give a configuration, or --fleet 1:0.2,1/4:0.8, and not both")
     if amount is not None and budget is None:
-        raise ConfigError(["--amount: say of what, as --budget rounds"])
+        raise ConfigError("--amount: say of what, as --budget rounds")
     if fleet is not None:
         case = Case(parse_fleet(fleet), goal, budget, _rounds_of(None, budget, amount))
     else:
@@ -97,13 +97,13 @@ def _rounds_of(config: Config | None, budget: BudgetKind | None, amount: str | N
         if amount is not None:
             return parse_amount(amount)
         if config is None:
-            raise ConfigError(["--budget rounds: give their number as --amount"])
+            raise ConfigError("--budget rounds: give their number as --amount")
         return config.train.rounds
     if budget is None or amount is None:
         return None
     if config is None:
         raise ConfigError(
-            [f"--amount: how many rounds these {budget.value} are follows from a CONFIG.toml"]
+            f"--amount: how many rounds these {budget.value} are follows from a CONFIG.toml"
         )
     from submodel.experiments import rounds_within
     from submodel.prepare import prepare

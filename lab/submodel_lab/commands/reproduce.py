@@ -74,24 +74,22 @@ def reproduce_command(
 
     if scale is Scale.CONVERGED:
         if datasets is not None or split is not Split.LABELS:
-            raise ConfigError(
-                ["--scale converged: its questions have data and splits of their own"]
-            )
+            raise ConfigError("--scale converged: its questions have data and splits of their own")
         default = Path("runs") / f"reproduce-{scale.value}"
         _reproduce_converged(name, seeds, jobs, out or default, records, keep, plan, as_json)
         return
     if plan or keep is not None:
         option = "--plan" if plan else "--keep"
-        raise ConfigError([f"{option}: goes with --scale converged"])
+        raise ConfigError(f"{option}: goes with --scale converged")
     if name != "all" and name not in EXPERIMENTS:
-        raise ConfigError([f"{name!r} is not one of {', '.join(EXPERIMENTS)}, all"])
+        raise ConfigError(f"{name!r} is not one of {', '.join(EXPERIMENTS)}, all")
     count = seeds or (1 if scale is Scale.SMOKE else 3)
     folder = out or Path("runs") / f"reproduce-{scale.value}"
     dataset_names = tuple(datasets.split(",")) if datasets else None
     if dataset_names and (
         unknown := sorted(set(dataset_names) - {d for s in Scale for d in DATASETS[s]})
     ):
-        raise ConfigError([f"--datasets: {unknown[0]!r} has no experiments"])
+        raise ConfigError(f"--datasets: {unknown[0]!r} has no experiments")
     experiments = [e for e in EXPERIMENTS.values() if name in (e.name, "all")]
     variants_by_experiment = {e.name: e.variants(scale, dataset_names, split) for e in experiments}
     variants = list(dict.fromkeys(v for group in variants_by_experiment.values() for v in group))
@@ -163,7 +161,7 @@ def _reproduce_converged(
         )
     questions = [QUESTIONS[n] for n in names]
     if records is not None and keep is not None:
-        raise ConfigError(["--keep: goes with runs; --records trains nothing"])
+        raise ConfigError("--keep: goes with runs; --records trains nothing")
     if plan:
         if records is not None:
             read_results(list(QUESTIONS.values()), records)  # says so where there are none

@@ -65,11 +65,9 @@ def study_command(
     short = {"trials": trials, "seed": seed, "capacities": capacities, "problem": problem}
     short_settings = {key: f"{key}={value}" for key, value in short.items() if value is not None}
     if name.value == "all" and settings:
-        raise ConfigError(["--set: a setting belongs to one study; name it instead of all"])
+        raise ConfigError("--set: a setting belongs to one study; name it instead of all")
     if problem is not None and name.value not in ("problem", "all"):
-        raise ConfigError(
-            [f"--problem: {name.value} has its own; give it to submodel study problem"]
-        )
+        raise ConfigError(f"--problem: {name.value} has its own; give it to submodel study problem")
     every = [each for each in STUDIES if each != "problem" or problem is not None]
     names = every if name.value == "all" else [name.value]
     settings_of: dict[str, Any] = {}
@@ -149,7 +147,7 @@ def _replace_settings(defaults: Any, texts: list[str]) -> Any:
     for text in texts:
         key, sign, value = text.partition("=")
         if not sign or key not in default_values:
-            raise ConfigError([f"{text!r}: settings are {', '.join(default_values)}, as KEY=VALUE"])
+            raise ConfigError(f"{text!r}: settings are {', '.join(default_values)}, as KEY=VALUE")
         default = default_values[key]
         try:
             if isinstance(default, tuple):
@@ -160,6 +158,6 @@ def _replace_settings(defaults: Any, texts: list[str]) -> Any:
             whole = isinstance(default[0] if isinstance(default, tuple) else default, int)
             number = "whole number" if whole else "number"
             kind = f"{number}s separated by commas" if isinstance(default, tuple) else f"a {number}"
-            raise ConfigError([f"{key}: {value!r} is not {kind}"]) from None
+            raise ConfigError(f"{key}: {value!r} is not {kind}") from None
         defaults = replace(defaults, **{key: read})
     return defaults

@@ -44,11 +44,11 @@ def parse_budget(kind: BudgetKind, amount: str | None) -> int | None:
         return None
     if kind is BudgetKind.ROUNDS:
         raise ConfigError(
-            ["--amount: goes with a budget of bytes or flops; the rounds are train.rounds"]
+            "--amount: goes with a budget of bytes or flops; the rounds are train.rounds"
         )
     other = "flops" if kind is BudgetKind.BYTES else "b"
     if amount.strip().lower().rstrip("s").endswith(other.rstrip("s")):
-        raise ConfigError([f"--amount: {amount!r} is not an amount of {kind.value}"])
+        raise ConfigError(f"--amount: {amount!r} is not an amount of {kind.value}")
     return parse_amount(amount)
 
 
@@ -136,10 +136,10 @@ def rounds_within(setups: Setup | Sequence[Setup], kind: BudgetKind, amount: int
     schemes = [setup.scheme for setup in _several(setups)]
     for rounds_before, cost in enumerate(_summed_costs(_several(setups), kind)):
         if cost == 0:
-            raise ConfigError([f"--budget: a round costs no {kind.value} that could be counted"])
+            raise ConfigError(f"--budget: a round costs no {kind.value} that could be counted")
         if rounds_before == 0 and cost > amount:
             need, have = si(cost, UNITS[kind]), si(amount, UNITS[kind])
-            raise ConfigError([f"--amount: one round takes {need}, more than the {have} there are"])
+            raise ConfigError(f"--amount: one round takes {need}, more than the {have} there are")
         if rounds_before == 0 and amount > cost * _MOST_ROUNDS:
             raise ConfigError(
                 f"--amount: {si(amount, UNITS[kind])} buys more than {_MOST_ROUNDS:,} rounds "

@@ -80,7 +80,7 @@ class Course:
     def begin(self, config: Config) -> Config:
         """The configuration that a run begins with."""
         if config.data.held_out is None and self.least < self.most:
-            raise ConfigError(["data.held_out: says when a run is flat; give a share, as 0.05"])
+            raise ConfigError("data.held_out: says when a run is flat; give a share, as 0.05")
         local = config.local.with_values(schedule="constant")
         train = config.train.with_values(rounds=self.least)
         return config.model_copy(update={"local": local, "train": train})

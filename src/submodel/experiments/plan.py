@@ -73,9 +73,9 @@ def plan_comparison(
     """Prepare every run, so that whatever cannot run is said now, and find its rounds."""
     common = base([])
     if common.train.output_step is not None:
-        raise ConfigError(["train.output_step: no book holds what it costs; compare without it"])
+        raise ConfigError("train.output_step: no book holds what it costs; compare without it")
     if common.train.finish is not None and kind is not BudgetKind.ROUNDS:
-        raise ConfigError(["train.finish: counts from the last round, which a budget would move"])
+        raise ConfigError("train.finish: counts from the last round, which a budget would move")
     runs = [runs_of(way, base) for way in ways]
     parts = [part for way_runs in runs for part in way_runs.parts]
     part_configs = [part.config(base) for part in parts]
@@ -194,9 +194,9 @@ def compare(
     submodel.errors.ConfigError: way 'sideways': scheme.name: 'sideways' is not one of ...
     """
     if budget not in list(BudgetKind):
-        raise ConfigError([f"budget: {budget!r} is not one of {', '.join(BudgetKind)}"])
+        raise ConfigError(f"budget: {budget!r} is not one of {', '.join(BudgetKind)}")
     if seeds < 1:
-        raise ConfigError([f"seeds: {seeds} is less than 1"])
+        raise ConfigError(f"seeds: {seeds} is less than 1")
     kind = BudgetKind(budget)
     parsed_ways = parse_ways(ways if isinstance(ways, str) else [SCHEMES.named(w) for w in ways])
     plan = plan_comparison(parsed_ways, base_of(config), kind, parse_budget(kind, amount), seeds)
@@ -236,6 +236,6 @@ def find_scale(name: str) -> ComparisonScale:
     offered = extensions(SCALES)
     if name not in offered:
         names = f"is not one of {', '.join(offered)}" if offered else FROM_LAB
-        raise ConfigError([f"--scale: {name!r} {names}"])
+        raise ConfigError(f"--scale: {name!r} {names}")
     scale: ComparisonScale = load_extension(offered[name])
     return scale

@@ -123,7 +123,7 @@ def _way(text: str, earlier_slugs: set[str]) -> Way:
         scheme = f"{scheme}:{rest.pop(0)}"
     if not re.fullmatch(r"\w+|[\w.]+:[\w.]+", scheme):
         example = "as rolling:order=shuffled, or package.module:Name"
-        raise ConfigError([f"way {text!r}: begins with no scheme's name, {example}"])
+        raise ConfigError(f"way {text!r}: begins with no scheme's name, {example}")
     settings: dict[str, str] = {}
     problems = []
     for part in rest:
@@ -137,8 +137,7 @@ def _way(text: str, earlier_slugs: set[str]) -> Way:
         elif any(f"{_full(key)}.".startswith(f"{common}.") for common in COMMON):
             problems.append(f"{key} is the same for all ways; set it for all with --set")
         settings[key] = value
-    if problems:
-        raise ConfigError([f"way {text!r}: {problem}" for problem in problems])
+    refuse([f"way {text!r}: {problem}" for problem in problems])
     slug = re.sub(r"[^\w.]+", "-", text, flags=re.ASCII).strip("-.")[:_LONGEST]
     number = next(
         n for n in range(1, len(earlier_slugs) + 2) if _number_slug(slug, n) not in earlier_slugs
