@@ -119,8 +119,7 @@ def test_the_batched_engine_repeats_itself_bit_for_bit() -> None:
     engine = BatchedEngine(setup)
     for again in (updates(engine, setup), updates(engine, setup)):
         for client, update in first.items():
-            for name, tensor in update.tensors.items():
-                assert torch.equal(again[client].tensors[name], tensor)
+            torch.testing.assert_close(again[client].tensors, update.tensors, rtol=0, atol=0)
 
 
 def test_results_do_not_depend_on_how_many_tasks_are_collected(
@@ -130,10 +129,9 @@ def test_results_do_not_depend_on_how_many_tasks_are_collected(
     expected = updates(BatchedEngine(setup), setup)
     monkeypatch.setattr(batched, "COLLECTED_VALUES", 1)
     for client, update in updates(BatchedEngine(setup), setup).items():
-        for name, tensor in update.tensors.items():
-            torch.testing.assert_close(
-                expected[client].tensors[name], tensor, rtol=TOLERANCE, atol=TOLERANCE
-            )
+        torch.testing.assert_close(
+            expected[client].tensors, update.tensors, rtol=TOLERANCE, atol=TOLERANCE
+        )
 
 
 def test_tasks_are_pulled_only_as_memory_allows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -266,8 +264,7 @@ def test_what_cannot_be_stacked_is_trained_one_by_one_and_said_so(
     assert len(caplog.messages) == 1
     assert "one client after another" in caplog.messages[0]
     for client, update in updates(SerialEngine(setup), setup).items():
-        for name, tensor in update.tensors.items():
-            assert torch.equal(found[client].tensors[name], tensor)
+        torch.testing.assert_close(found[client].tensors, update.tensors, rtol=0, atol=0)
 
 
 def dropped() -> nn.Module:
@@ -353,8 +350,7 @@ def test_a_run_takes_the_engine_that_its_configuration_names(batching: str) -> N
         Training(config.model_copy(update={"engine": never}), prepare(config))
     )
     assert len(history) == 2
-    for name, tensor in reference.tensors.items():
-        torch.testing.assert_close(state.tensors[name], tensor, rtol=TOLERANCE, atol=TOLERANCE)
+    torch.testing.assert_close(state.tensors, reference.tensors, rtol=TOLERANCE, atol=TOLERANCE)
 
 
 def test_static_norm_alone_is_stacked() -> None:
@@ -394,8 +390,9 @@ def test_a_round_trained_bundle_by_bundle_is_the_round_trained_at_once() -> None
         before = dispatcher.task(bundle.assignments[0])
         kept = {n: t.clone() for n, t in before.tensors.items()}
         for update in engine.run([dispatcher.task(a) for a in bundle.assignments]):
-            for name, tensor in expected[update.assignment.client].tensors.items():
-                torch.testing.assert_close(update.tensors[name], tensor, rtol=1e-5, atol=1e-5)
+            torch.testing.assert_close(
+                update.tensors, expected[update.assignment.client].tensors, rtol=1e-5, atol=1e-5
+            )
         assert all(torch.equal(before.tensors[n], t) for n, t in kept.items())
 
 

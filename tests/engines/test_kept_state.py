@@ -80,8 +80,7 @@ def test_rounds_of_one_client_are_torchs_steps_in_a_row(case: str, batching: str
         loss = functional.mse_loss(reference(data.train.x), data.train.y)
         loss.backward()  # type: ignore[no-untyped-call]
         theirs.step()
-    for name, tensor in reference.state_dict().items():
-        torch.testing.assert_close(run.state.tensors[name], tensor, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(run.state.tensors, reference.state_dict(), rtol=1e-6, atol=1e-6)
     config["local"]["optimiser_state"] = "fresh"
     other = submodel.train(net(), data, config, progress=False)
     weights = reference.state_dict()["0.weight"]
@@ -114,14 +113,12 @@ def test_stacks_keep_what_clients_keep_one_by_one(case: str, optimiser: str) -> 
     setup = setup_of("mlp", **sections)
     one = rounds(setup, SerialEngine(setup))[-1]
     other = rounds(setup, BatchedEngine(setup, always=True))[-1]
-    for name, tensor in one.tensors.items():
-        torch.testing.assert_close(other.tensors[name], tensor, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(other.tensors, one.tensors, rtol=1e-4, atol=1e-5)
     assert one.client_slots.keys() == other.client_slots.keys()
     assert len({key.partition("/")[0] for key in one.client_slots}) == 7
-    for name, tensor in one.client_slots.items():
-        torch.testing.assert_close(
-            other.client_slots[name], tensor, rtol=1e-4, atol=1e-5, equal_nan=True
-        )
+    torch.testing.assert_close(
+        other.client_slots, one.client_slots, rtol=1e-4, atol=1e-5, equal_nan=True
+    )
 
 
 def linear_setup(granularity: str) -> Setup:

@@ -185,8 +185,9 @@ def test_a_client_is_computed_alike_in_every_stack() -> None:
     engine = native_engine(setup)
     for task in tasks_of(setup):
         (alone,) = engine.run([task])
-        for name, tensor in together[task.assignment.client].tensors.items():
-            assert torch.equal(tensor, alone.tensors[name])
+        torch.testing.assert_close(
+            together[task.assignment.client].tensors, alone.tensors, rtol=0, atol=0
+        )
 
 
 @pytest.mark.parametrize("model", ["cnn", "preresnet18"])
@@ -200,8 +201,7 @@ def test_updates_are_those_of_torch(model: str, granularity: str) -> None:
     expected = updates(BatchedEngine(setup), setup)
     for client, update in updates(native_engine(setup), setup).items():
         assert update.loss == pytest.approx(expected[client].loss, rel=1e-4)
-        for name, tensor in update.tensors.items():
-            torch.testing.assert_close(tensor, expected[client].tensors[name], rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(update.tensors, expected[client].tensors, rtol=1e-3, atol=1e-4)
 
 
 def test_what_is_not_finite_stays_with_its_client() -> None:

@@ -84,10 +84,9 @@ def test_updates_are_those_of_single_steps(
     for client, update in expected.items():
         assert actual[client].examples_used == update.examples_used
         assert actual[client].loss == pytest.approx(update.loss, rel=TOLERANCE)
-        for name, tensor in update.tensors.items():
-            torch.testing.assert_close(
-                actual[client].tensors[name], tensor, rtol=TOLERANCE, atol=TOLERANCE
-            )
+        torch.testing.assert_close(
+            actual[client].tensors, update.tensors, rtol=TOLERANCE, atol=TOLERANCE
+        )
 
 
 def last_state(setup: Setup) -> State:
@@ -108,8 +107,7 @@ def test_momenta_are_kept_over_rounds(calls: list[str], monkeypatch: pytest.Monk
         (actual.client_slots, expected.client_slots),
     ):
         assert mine.keys() == other.keys()
-        for name, tensor in other.items():
-            torch.testing.assert_close(mine[name], tensor, rtol=1e-4, atol=1e-5, equal_nan=True)
+        torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-5, equal_nan=True)
 
 
 OTHERS: dict[str, dict[str, Any]] = {

@@ -149,10 +149,8 @@ def test_devices_train_the_same_model_as_this_process_bit_for_bit(case: str) -> 
     config = config_of(**CASES[case])
     here, expected = rounds_here(config)
     there, found = rounds_over(config, Neighbours(parts()))
-    for name, tensor in here.tensors.items():
-        assert torch.equal(tensor, there.tensors[name]), name
-    for name, tensor in here.memory.items():
-        assert torch.equal(tensor, there.memory[name]), name
+    torch.testing.assert_close(here.tensors, there.tensors, rtol=0, atol=0)
+    torch.testing.assert_close(here.memory, there.memory, rtol=0, atol=0)
     for a, b in zip(expected, found, strict=True):
         assert replace(a, seconds={}) == replace(b, seconds={})
 
@@ -164,8 +162,7 @@ def test_the_output_step_is_the_same_too() -> None:
     costs = CostModel(here.module, here.clients.dataset.example)
     expected = output_step(here, initial_state(here), SerialEngine(here), costs, 10.0)
     found = output_step(there, initial_state(there), engine, costs, 10.0)
-    for name, tensor in expected.tensors.items():
-        assert torch.equal(tensor, found.tensors[name]), name
+    torch.testing.assert_close(expected.tensors, found.tensors, rtol=0, atol=0)
 
 
 def test_the_output_step_is_taken_without_those_who_fail(
@@ -189,8 +186,7 @@ def test_the_output_step_is_taken_without_those_who_fail(
     others = Neighbours({n: means for n, means in parts().items() if n not in (bad, silent)})
     here, other = over(config, others)
     expected = output_step(here, initial_state(here), other, costs, 10.0)
-    for name, tensor in expected.tensors.items():
-        assert torch.equal(tensor, found.tensors[name]), name
+    torch.testing.assert_close(expected.tensors, found.tensors, rtol=0, atol=0)
 
 
 def test_half_precision_costs_half_and_leaves_what_nobody_moved() -> None:
@@ -206,8 +202,7 @@ def test_half_precision_costs_half_and_leaves_what_nobody_moved() -> None:
     start = initial_state(prepare(half))
     still = config_of(devices={"transport": "half"}, local={"lr": 1e-30, "momentum": 0.0})
     unmoved, _ = rounds_over(still, Neighbours(parts()))
-    for name, tensor in start.tensors.items():
-        assert torch.equal(tensor, unmoved.tensors[name]), name
+    torch.testing.assert_close(start.tensors, unmoved.tensors, rtol=0, atol=0)
 
 
 def test_a_device_gets_the_bytes_of_its_cut_and_little_else() -> None:
@@ -654,8 +649,7 @@ def test_bad_answers_are_refused_by_name_and_the_rest_is_merged(fault: str) -> N
     assert reports[0].clients == 3
     others = Neighbours({node: means for node, means in parts().items() if node != bad})
     expected, _ = rounds_over(config, others, rounds=1)
-    for name, tensor in expected.tensors.items():
-        assert torch.equal(tensor, found.tensors[name]), name
+    torch.testing.assert_close(expected.tensors, found.tensors, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("fault", WITHOUT_END)
@@ -791,8 +785,7 @@ def test_a_run_over_devices_keeps_every_round_and_numbers_devices_as_before(tmp_
     )
     expected, _ = run_rounds(Training(alone(config), prepare(alone(config))))
     assert [line["round"] for line in history] == [1, 2, 3]
-    for name, tensor in expected.tensors.items():
-        assert torch.equal(tensor, state.tensors[name]), name
+    torch.testing.assert_close(expected.tensors, state.tensors, rtol=0, atol=0)
     device = next(iter(history[0]["devices"].values()))
     counted = {"capacity", "seconds", "bytes_down", "bytes_up"}
     assert device.keys() == {*counted, "training", "peak_memory"}
@@ -989,8 +982,7 @@ def test_a_model_that_cannot_be_made_without_values_is_emptied(
     assert all(p.is_meta for p in module.parameters())
     assert "made whole for a moment" in caplog.text
     there, _ = rounds_over(config, Neighbours(parts()), 1)
-    for name, tensor in here.tensors.items():
-        assert torch.equal(tensor, there.tensors[name]), name
+    torch.testing.assert_close(here.tensors, there.tensors, rtol=0, atol=0)
 
 
 def test_reports_and_briefings_survive_the_journey() -> None:

@@ -67,8 +67,7 @@ def assert_same(config: Config, means: Sequence[Means]) -> None:
     """The devices end with the bytes of this process."""
     here, _ = run_rounds(Training(alone(config), prepare(alone(config))))
     there = trained(config, means)
-    for name, tensor in here.tensors.items():
-        assert torch.equal(tensor, there[name]), name
+    torch.testing.assert_close(here.tensors, there, rtol=0, atol=0)
 
 
 def capacities(config: Config) -> list[float]:
@@ -275,8 +274,7 @@ def test_several_inputs_come_from_a_file_or_a_factory(tmp_path: Path) -> None:
     for text, settings in ways:
         own = examples(config, text, *settings)
         assert list(own.x) == ["left", "right"]
-        for name, tensor in columns(train.x).items():
-            assert torch.equal(own.x[name], tensor), name
+        torch.testing.assert_close(own.x, columns(train.x), rtol=0, atol=0)
         assert torch.equal(own.y, train.y)
     own = examples(config, "tests.federation.own_tasks:pairs", "data.options={first = 50}")
     assert len(own) == 10

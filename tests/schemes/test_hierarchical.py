@@ -286,8 +286,7 @@ def test_stacks_of_single_weights_compute_what_single_clients_do() -> None:
                        scheme=scheme)  # fmt: skip
     serial = run(setup, 4)
     stacked = run(setup, 4, BatchedEngine(setup, always=True))
-    for name, tensor in serial.tensors.items():
-        torch.testing.assert_close(stacked.tensors[name], tensor, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(stacked.tensors, serial.tensors, rtol=1e-5, atol=1e-5)
 
 
 def test_a_run_stopped_within_a_period_goes_on_to_the_same_bytes(tmp_path: Path) -> None:

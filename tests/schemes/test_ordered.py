@@ -145,8 +145,7 @@ def test_positions_inside_a_cut_of_every_second_unit() -> None:
     inner = UnitCut(axes, {axis: np.array([3, 7])})
     whole = tensors_of(Gates())
     twice = gather(within(inner.plan, outer.plan), gather(outer, whole))
-    for name, part in gather(inner, whole).items():
-        assert torch.equal(twice[name], part)
+    torch.testing.assert_close(twice, gather(inner, whole), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("name", NETS)
@@ -283,8 +282,7 @@ def test_both_engines_are_the_same_to_the_bit(distill: float) -> None:
     alone, together = (by_client(list(e.run(tasks))) for e in (SerialEngine(setup), engine))
     for client, update in alone.items():
         assert update.passes == together[client].passes
-        for name, tensor in update.tensors.items():
-            assert torch.equal(tensor, together[client].tensors[name])
+        torch.testing.assert_close(update.tensors, together[client].tensors, rtol=0, atol=0)
 
 
 def test_a_resumed_run_ends_with_the_same_bytes(tmp_path: Path) -> None:
@@ -307,8 +305,7 @@ def test_a_resumed_run_ends_with_the_same_bytes(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="stop"):
         run_rounds(Training(config, setup), folder, [Tell(stop)])
     resumed, _ = run_rounds(Training(config, setup), folder, resume=True)
-    for name, tensor in whole.tensors.items():
-        assert torch.equal(tensor, resumed.tensors[name])
+    torch.testing.assert_close(whole.tensors, resumed.tensors, rtol=0, atol=0)
 
 
 def test_widths_below_every_capacity_are_cut_too() -> None:

@@ -109,8 +109,7 @@ def test_the_mean_over_all_masks_of_the_scaled_weights_is_the_weights(
             cut.add(name, mean[name], chance * values * held.get(name, torch.ones(())))
         total += chance
     assert total == pytest.approx(1, abs=EXACT)
-    for name, values in whole.items():
-        torch.testing.assert_close(mean[name], values, rtol=0, atol=EXACT)
+    torch.testing.assert_close(mean, whole, rtol=0, atol=EXACT)
 
 
 def test_the_mean_output_of_a_linear_model_is_the_full_models() -> None:
@@ -194,8 +193,9 @@ def test_both_engines_agree(model: str | type[nn.Module], granularity: str) -> N
     assert len(tasks) > 1
     alone = {u.assignment.client: u for u in SerialEngine(setup).run(tasks)}
     for update in BatchedEngine(setup, always=True).run(tasks):
-        for name, tensor in alone[update.assignment.client].tensors.items():
-            torch.testing.assert_close(update.tensors[name], tensor, rtol=0, atol=1e-10)
+        torch.testing.assert_close(
+            update.tensors, alone[update.assignment.client].tensors, rtol=0, atol=1e-10
+        )
 
 
 def test_capacities_are_evaluated_and_handed_out_scaled() -> None:
