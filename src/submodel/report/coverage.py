@@ -1,4 +1,4 @@
-"""What of a model was held by whom in every round of a run: plain data that a page can draw.
+"""Coverage: how many clients held each unit in every round of a run, as plain data of a page.
 
 `coverage_of` reads it from the folder of a run; `RunCoverage.json` is all of it as JSON. Large
 tables are `Grid`s: bytes in base64, so that a run of two hundred rounds fits in some hundred
@@ -94,7 +94,7 @@ class RoundClients:
 
 @dataclass(frozen=True)
 class ClientCut:
-    """What one client held in one round.
+    """The cut of one client in one round.
 
     Units are a bit each, the first unit first (the highest bit of the first byte), in base64; an
     axis that is not named is held whole.
@@ -109,7 +109,7 @@ class ClientCut:
 
 @dataclass(frozen=True)
 class RunCoverage:
-    """What of the model of a run was held by whom."""
+    """The coverage of a run."""
 
     scheme: str
     rounds: tuple[RoundClients, ...]  # ascending; of long runs a sample (``notes`` says so)
@@ -128,7 +128,7 @@ class RunCoverage:
 
 
 def coverage_of(path: str | Path) -> RunCoverage:
-    """What of the model of a run was held by whom, in every round or in a sample of them.
+    """Read how many clients held each unit of a run's model, in its rounds or in a sample of them.
 
     Raises `SubmodelError` where the folder is not that of a run, or its model is not known.
     """
@@ -136,7 +136,7 @@ def coverage_of(path: str | Path) -> RunCoverage:
 
 
 def build_coverage(source: HoldingsSource) -> RunCoverage:
-    """The coverage of a run."""
+    """Count the clients that held each unit in the rounds that are shown."""
     config = source.config
     known_rounds = [r for r in range(1, source.rounds_done + 1) if source.is_known(r)]
     sizes = _sizes(source)
@@ -170,7 +170,7 @@ def build_coverage(source: HoldingsSource) -> RunCoverage:
 
 
 def _sizes(source: HoldingsSource) -> dict[str, int]:
-    """What is drawn: axes and their units, or tensors, in the order of the model."""
+    """The drawn axes and their units, or tensors, in the order of the model."""
     layers = source.outline.layers
     if source.cuts_weights:
         return {tensor.name: 1 for layer in layers for tensor in layer.tensors}
@@ -261,7 +261,7 @@ def _count(
     takers: Sequence[Sequence[Assignment]],
     levels: Sequence[float],
 ) -> _Counts:
-    """How many clients of each capacity held each column in each round."""
+    """Count the clients of each capacity that held each column in each round."""
     counts = {
         axis: np.zeros((len(levels), len(numbers), -(-size // _width(size))))
         for axis, size in sizes.items()
@@ -322,7 +322,7 @@ def _axes(
 def _examples(
     source: HoldingsSource, takers: Sequence[Sequence[Assignment]], levels: Sequence[float]
 ) -> tuple[ClientCut, ...]:
-    """What the first client of every capacity held, in some rounds."""
+    """The cuts of the first client of every capacity, in some rounds."""
 
     def level(taker: Assignment) -> int:
         return level_of(taker.capacity, levels)
@@ -366,7 +366,7 @@ def _notes(
     shown: int,
     levels: Sequence[float],
 ) -> tuple[str, ...]:
-    """What a reader must know; rounds are known, and of these some are shown."""
+    """Notes on unknown rounds, on rounds and units that are left out, and on what is counted."""
     notes = []
     if known < source.rounds_done:
         notes.append(

@@ -21,10 +21,10 @@ WayKey = tuple[tuple[str, str], ...]
 
 
 def find_results(path: Path) -> tuple[Kind, list[Path]] | None:
-    """What a folder, or the file of a record, holds and where; None: no results known here.
+    """Find the results of a folder, or of the file of a record; None: there are none.
 
-    A run, or runs that have begun (their folders), a comparison (the folder of its records), or
-    the records of a reproduction (their files).
+    They are those of a run, or of runs that have begun (their folders), of a comparison (the folder
+    of its records), or of a reproduction (the files of its records).
     """
     if is_run(path):
         return "run", [path]
@@ -71,7 +71,7 @@ def _plain(value: Any) -> Any:
 
 
 def way_of(settings: Mapping[str, str]) -> WayKey:
-    """All that makes a configuration another way to train; runs that share it differ by seed.
+    """The settings that make another way to train; runs that share them differ by their seeds.
 
     Names, trackers, checkpoints, where the data is found and where tasks run shape no result.
     Training over devices is another way than training here, as devices may have other data.

@@ -1,4 +1,4 @@
-"""Who held what in the rounds of a run: recorded in its folder, or drawn again from the seed."""
+"""The clients and cuts of the rounds of a run: recorded in its folder, or drawn from the seed."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ UnitMasks = Mapping[str, NDArray[np.bool_]]
 
 @dataclass(frozen=True)
 class HoldingsSource:
-    """The rounds of one run, counted from 1: who took part, and what they held."""
+    """The clients of the rounds of a run, counted from 1, and the units that they held."""
 
     config: Config
     outline: ModelOutline  # the shape of its model
-    records: Mapping[int, Holdings]  # by round, what its folder has
+    records: Mapping[int, Holdings]  # by round, those of its folder
     rounds_done: int
     absent: Mapping[int, frozenset[str]]  # by round, clients whose updates were not merged
 
@@ -75,7 +75,7 @@ class HoldingsSource:
         return [a for a in assign(population, round_ - 1) if str(a.client) not in absent]
 
     def unit_masks(self, taker: Assignment) -> UnitMasks:
-        """What a client of `takers` held in its round."""
+        """The units that a client of `takers` held in its round."""
         holdings = self.records.get(taker.round + 1, Holdings())
         for cut in holdings.cuts:
             if taker.client in cut.clients:

@@ -1,4 +1,4 @@
-"""A dataset and who has what of it: loaded, shared out among clients, and put in words."""
+"""A dataset and its partition: loaded, shared out among clients, and described."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def data_of_run(folder: RunFolder, config: Config) -> Dataset:
 
 @dataclass(frozen=True)
 class Shares:
-    """The data of a configuration, whose number of clients is settled, and who has what of it."""
+    """The data of a configuration and its partition; the number of clients is settled."""
 
     config: Config
     data: Dataset

@@ -1,4 +1,4 @@
-"""The slower parts of a page: who held what of the model, and who has what of the data."""
+"""The slower parts of a page: the coverage of the model, and the partition of the data."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _partition(places: Sequence[int], runs: Sequence[PageRun]) -> PagePartition:
 
 
 def _out_of_reach(config: Config) -> str:
-    """Why data is not even looked for on this machine; empty if it is."""
+    """The reason why data is not looked for on this machine; empty if it is."""
     name = config.data.name.partition(":")[0]
     if config.engine.name == "flower":
         return "the data is on devices, and stays there"

@@ -1,6 +1,6 @@
 """Folders of runs, comparisons, reproductions and studies as the data of a page.
 
-The data begins with a title and a sentence or two: what was trained, and the result.
+A title and a sentence or two say what was trained, and the result.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def page_data(paths: Sequence[str | Path], *, details: bool = True) -> dict[str,
     by = standings(runs, groups)
     return {
         "format": _FORMAT,
-        "title": _title_of(runs, contents.studies, groups),
-        "sentence": _sentence(runs, contents.studies, groups, by),
+        "title": _title_of(contents, groups),
+        "sentence": _sentence(contents, groups, by),
         "words": contents.words,
         "commands": contents.commands,
         "runs": [asdict(run) for run in runs],
@@ -145,7 +145,7 @@ def _read_records(files: Sequence[Path], contents: Contents) -> None:
 
 
 def _warnings(contents: Contents) -> list[str]:
-    """What a reader should know before anything else."""
+    """Collect the warnings of a page; a text of many runs is said once."""
     warnings, names_by_text = list[str](), dict[str, list[str]]()
     for run in contents.runs:
         name = run.path or run.name
@@ -173,27 +173,21 @@ def _names(names: Sequence[str]) -> str:
     return f"{', '.join(names[:_MOST_NAMES])} and {len(names) - _MOST_NAMES} more runs"
 
 
-def _sentence(
-    runs: Sequence[PageRun],
-    studies: Sequence[PageStudy],
-    groups: Sequence[PageGroup],
-    by: Sequence[Standing],
-) -> str:
-    """What was trained, or measured, and the result."""
-    parts = [_of_studies(studies)] if studies else []
+def _sentence(contents: Contents, groups: Sequence[PageGroup], by: Sequence[Standing]) -> str:
+    """Describe what was trained or measured, and the result."""
+    parts = [_of_studies(contents.studies)] if contents.studies else []
     if len(groups) == 1:
-        parts.append(_of_group(runs, groups[0]))
+        parts.append(_of_group(contents.runs, groups[0]))
     elif groups:
-        parts.append(_of_groups(runs, groups, by))
+        parts.append(_of_groups(contents.runs, groups, by))
     return " ".join(parts)
 
 
-def _title_of(
-    runs: Sequence[PageRun], studies: Sequence[PageStudy], groups: Sequence[PageGroup]
-) -> str:
+def _title_of(contents: Contents, groups: Sequence[PageGroup]) -> str:
     """The title of a page."""
+    runs = contents.runs
     if not runs:
-        return ", ".join(study.name for study in studies)
+        return ", ".join(study.name for study in contents.studies)
     if len(groups) == 1:
         first = runs[0]
         is_alone = len(runs) == 1 and not re.fullmatch(r"seed-\d+", Path(first.path).name)
@@ -270,7 +264,7 @@ def _of_groups(runs: Sequence[PageRun], groups: Sequence[PageGroup], by: Sequenc
 
 
 def _best_of(runs: Sequence[PageRun], groups: Sequence[PageGroup], standing: Standing) -> str:
-    """Which way is the best of those that were tested on the same data, and how sure that is."""
+    """The best of the ways that were tested on the same data, and how sure that is."""
     best = groups[standing.best]
     values = [runs[place].final[standing.measure] or 0.0 for place in best.runs]
     on = f" on {standing.data}" if standing.data else ""

@@ -148,7 +148,7 @@ class PageGroup:
 
 @dataclass(frozen=True)
 class StandingRow:
-    """How one group stands by one measure."""
+    """A group by one measure: its mean, and the test against the best."""
 
     group: int
     mean: float | None
@@ -200,7 +200,7 @@ class PageStudy:
 
 @dataclass(frozen=True)
 class PagePartition:
-    """Who has what of the data."""
+    """The examples that clients have."""
 
     title: str
     runs: Sequence[int]  # whose data it is

@@ -1,4 +1,4 @@
-"""The data of figures: ways to train, each with its runs by seed; and who has what data."""
+"""The data of figures: ways to train, each with its runs by seed; and the partition of data."""
 
 from __future__ import annotations
 
