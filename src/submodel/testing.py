@@ -221,7 +221,7 @@ def _bits(state: State) -> dict[str, bytes]:
 
 
 def _require_same(one: State, two: State, reason: str) -> None:
-    """Require equal _bits."""
+    """Require equal bits."""
     bits_of_one, bits_of_two = _bits(one), _bits(two)
     names = sorted(bits_of_one.keys() | bits_of_two.keys())
     differ = [name for name in names if bits_of_one.get(name) != bits_of_two.get(name)]
@@ -370,7 +370,7 @@ def _resumption(bench: _Bench) -> list[str]:
     _require_same(
         state, bench.later, "a run that is saved and resumed at every round ends elsewhere"
     )
-    return ["a resumed run ends with the same _bits, memory included (contract 7)"]
+    return ["a resumed run ends with the same bits, memory included (contract 7)"]
 
 
 def _passes(bench: _Bench) -> Sequence[Scheme]:
