@@ -1,4 +1,4 @@
-"""What can go wrong for a user, said in a sentence: printed without a traceback."""
+"""Errors that a user can correct: each says in a sentence what is wrong, without a traceback."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = [
 
 
 def plain(text: object, longest: int = 500) -> str:
-    r"""What a stranger said, fit to be shown: printable, on one line, not too long.
+    r"""Sanitise untrusted text for display: printable, on one line, not too long.
 
     >>> plain("a\n\x1b[31mred", 7)
     'a [31m…'
@@ -34,7 +34,7 @@ def plain(text: object, longest: int = 500) -> str:
 
 
 class SubmodelError(Exception):
-    """A problem that the user can mend; its text names what was given and what is allowed."""
+    """A problem that the user can correct; the text names what was given and what is allowed."""
 
 
 class ConfigError(SubmodelError):
@@ -61,7 +61,7 @@ def refuse(problems: Sequence[str]) -> None:
 
 @contextmanager
 def wrap_errors(text: str, kind: type[SubmodelError]) -> Iterator[None]:
-    """Around code that is not ours: whatever it raises becomes an error of this kind.
+    """Turn any error that foreign code raises in this context into one of this kind.
 
     >>> with wrap_errors("model.name: 'my:Net' fails", SubmodelError):
     ...     1 / 0

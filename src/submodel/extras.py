@@ -1,4 +1,4 @@
-"""Packages that not every machine has: which extra brings them, said in a sentence."""
+"""Optional packages: an error that names the extra which installs a missing one."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ __all__ = ["MissingExtraError", "needs_extra"]
 
 
 class MissingExtraError(SubmodelError):
-    """A package that only some machines need is not installed here."""
+    """An optional package is not installed."""
 
 
 @contextmanager
 def needs_extra(extra: str, purpose: str) -> Iterator[None]:
-    """Around the imports that an extra of `submodel` brings.
+    """Name the extra of `submodel` where an import in this context fails.
 
     Args:
         extra: The extra that installs what is imported, as ``server``.

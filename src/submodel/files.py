@@ -1,4 +1,4 @@
-"""Small files: replaced as a whole; read within bounds, as somebody may have damaged them."""
+"""Small files: written atomically, read within bounds, as they may be damaged."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class UnreadableError(SubmodelError):
 
 
 def read_text(path: Path, most: int) -> str:
-    """The text of a file of at most so many bytes."""
+    """Read a text file of at most ``most`` bytes."""
     try:
         with path.open("rb") as file:
             content = file.read(most + 1)
@@ -105,7 +105,7 @@ def _first(error: ValidationError) -> str:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace a file as a whole."""
+    """Write a file atomically."""
     partial = path.with_name(f".{path.name}.partial")
     partial.write_text(text, encoding="utf-8")
     partial.replace(path)

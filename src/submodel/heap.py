@@ -21,7 +21,7 @@ _depth = 0
 
 @cache
 def _library() -> Any:
-    """The C library, if its allocator can be told."""
+    """The C library, if its allocator supports `mallopt` and `malloc_trim`."""
     try:
         library = ctypes.CDLL(None)
         return library if hasattr(library, "mallopt") and hasattr(library, "malloc_trim") else None
@@ -31,7 +31,7 @@ def _library() -> Any:
 
 @contextmanager
 def large_blocks_apart() -> Iterator[None]:
-    """Blocks of a megabyte or more that are made in here have memory of their own.
+    """Allocate blocks of a megabyte or more outside the heap in this context.
 
     >>> with large_blocks_apart():
     ...     len(bytearray(1 << 21))
@@ -52,7 +52,7 @@ def large_blocks_apart() -> Iterator[None]:
 
 
 def give_back() -> None:
-    """Return what the heap holds of memory that nobody uses.
+    """Return the unused memory of the heap to the system.
 
     >>> give_back()
     """

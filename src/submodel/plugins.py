@@ -270,7 +270,7 @@ class Kind(Generic[_T]):
         ]
 
     def check(self, thing: Any, name: str) -> _T:
-        """What was made, if it is one of this kind."""
+        """Return the made thing; raises `ConfigError` unless it is one of this kind."""
         if not self.is_one(thing):
             kind = type(thing).__name__
             raise ConfigError(f"{self.key}: {name!r} made a {kind}, which is not {self.wants}")
@@ -296,7 +296,7 @@ class Kind(Generic[_T]):
 
 
 def _declaration(target: object, name: str) -> Any:
-    """What a class declares itself, not what it inherits from a component of other people's."""
+    """A member that a class declares itself or inherits within its own package."""
     home = getattr(target, "__module__", "").partition(".")[0]
     for kind in getattr(target, "__mro__", ()):
         if name in vars(kind):

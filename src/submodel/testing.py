@@ -1,4 +1,4 @@
-"""Checks of what every scheme must keep, also other people's: tried in a small run.
+"""Checks of the contracts of schemes, own ones too, in a small run.
 
 Its net has a flatten; forty images, five clients.
 """
@@ -121,7 +121,7 @@ def _axes() -> Axes:
 
 @lru_cache(maxsize=4)
 def _costs_of(module: nn.Module) -> CostModel:
-    """Of the small net, or of the low-rank one that a configuration makes of it."""
+    """The costs of the small net, or of its low-rank form."""
     return CostModel(module, _data().example)
 
 
@@ -133,13 +133,13 @@ class _OneByOne(SerialEngine):
         self._step = -1 if backwards else 1
 
     def bundles(self, assignments: Sequence[Assignment]) -> list[Bundle]:
-        """Everyone alone."""
+        """A bundle for every client."""
         return [Bundle([assignment]) for assignment in assignments[:: self._step]]
 
 
 @dataclass(frozen=True)
 class _Bench:
-    """The small run, made as often as fresh schemes are needed."""
+    """The small run; a setup is made for every fresh scheme."""
 
     choice: Mapping[str, Any]
     sections: Mapping[str, Mapping[str, Any]]
@@ -171,12 +171,12 @@ class _Bench:
 
     @cached_property
     def engine(self) -> _OneByOne:
-        """For every setup of the bench: they differ in what an engine does not look at."""
+        """The engine for all setups of the bench, which differ only in their schemes."""
         return _OneByOne(self.setup)
 
     @cached_property
     def backwards(self) -> _OneByOne:
-        """Likewise, in the opposite order."""
+        """The engine that trains the clients in the opposite order."""
         return _OneByOne(self.setup, backwards=True)
 
     @property

@@ -29,7 +29,7 @@ _SECTION = re.compile(r"^(Examples|JSON):$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Lesson:
-    """What a docstring says of a command."""
+    """The help of a command, parsed from its docstring."""
 
     about: str
     examples: list[str] = field(default_factory=list)
@@ -37,7 +37,7 @@ class Lesson:
 
 
 def read_lesson(command: Callable[..., Any]) -> Lesson:
-    """What a command's docstring says.
+    """Parse a command's docstring.
 
     >>> def greet() -> None:
     ...     '''Say hello.
@@ -70,7 +70,7 @@ class TaughtCommand(TyperCommand):
     """A command whose help ends with examples and the keys of its JSON."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Print it."""
+        """Print the help."""
         from rich.panel import Panel
         from rich.table import Table
         from rich.text import Text
@@ -111,7 +111,7 @@ class Overview(CommandGroup):
             return super().main(*arguments, **options)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
-        """Print it."""
+        """Print the help."""
         from rich.table import Table
         from rich.text import Text
 
@@ -179,12 +179,12 @@ _notes = Console(highlight=False, markup=False, stderr=True)
 
 
 def talk(as_json: bool) -> Console:
-    """Where people hear how it goes: the output, or, if that is for JSON, the error output."""
+    """The console for progress: the output, or the error output if the output is JSON."""
     return _notes if as_json else console
 
 
 def make_folder(path: Path, option: str = "--out") -> Path:
-    """The folder that results go to: made before the work, which would be lost without it."""
+    """Make the folder of results before the work, which would be lost without it."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:

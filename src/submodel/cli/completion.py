@@ -1,4 +1,4 @@
-"""What a shell offers when Tab is pressed: run folders, names, keys; in a moment.
+"""Completion for shells: run folders, names, keys; without loading components.
 
 ``keys.json`` is written by `make graph`: components are not loaded to say what they are called.
 """
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TypedDict
 
 Offers = list[tuple[str, str]]
-"""What can be completed to, and what that is."""
+"""Completions, each with a description."""
 _BREAKS = ("=", ":")
 
 

@@ -1,4 +1,4 @@
-"""Training over real devices: the server, a run whose clients are elsewhere; and a device."""
+"""Training over real devices: the commands serve and join."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def serve_command(
 
 
 def follow(config: Config, folder: RunFolder, place: ServingPlace, as_json: bool) -> None:
-    """Serve a run that has a folder, from wherever it stands."""
+    """Serve a run that has a folder, from its last round on."""
     need_flower()
     from submodel.federation.flower.credentials import load_federation
     from submodel.federation.flower.serving import ServedRun
@@ -220,7 +220,7 @@ def node_settings(
     name: str | None,
     settings: Sequence[str] = (),
 ) -> dict[str, str | int | float | bool]:
-    """What the device's app is told, checked here, where its owner sees it."""
+    """The settings of the device's app, checked here, where the owner sees the errors."""
     problems = []
     if (data is None) == (part is None):
         problems.append("give --data DIR (or --part NUMBER, to try it out), and only one of them")
@@ -248,7 +248,7 @@ def node_settings(
 
 
 def find_own_data(text: str) -> tuple[str, str]:
-    """What ``--data`` names, with its path in full, and what is wrong with it, if anything.
+    """Resolve ``--data``: the name or absolute path, and what is wrong with it, if anything.
 
     >>> find_own_data("mnist")
     ('mnist', '')
@@ -271,7 +271,7 @@ def find_own_data(text: str) -> tuple[str, str]:
 
 
 def _tell(journal: Path, over: threading.Event) -> None:
-    """Print what the device's app notes, line by line."""
+    """Print the journal of the device's app, line by line."""
     read_so_far = 0
     while True:
         last = over.is_set()

@@ -317,7 +317,7 @@ def _devices(entries: Sequence[Entry], nodes: Mapping[int, Node]) -> list[dict[s
 
 
 def _table(devices: Sequence[Mapping[str, Any]]) -> Table:
-    """The same for people."""
+    """A table of the devices."""
     table = Table()
     for heading in _HEADINGS:
         table.add_column(heading, overflow="fold")

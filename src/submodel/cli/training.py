@@ -1,4 +1,4 @@
-"""Training: a run begins, and goes on."""
+"""Training: the commands train and resume."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _train(
 
 
 def _say(text: str) -> None:
-    """On the error output, as nothing is trained yet."""
+    """Print a step of preparation on the error output."""
     print(f"{text} ...", file=sys.stderr, flush=True)
 
 
@@ -123,7 +123,7 @@ def _refuse_devices(config: Config) -> None:
 
 
 def _count_processes(config: Config) -> int:
-    """How many processes a run is to have, if that is a number to start here."""
+    """The number of processes of a run; raises `ConfigError` if too many for this machine."""
     cores = os.cpu_count() or 1
     processes = config.engine.processes or cores
     if processes > _MOST_PER_CORE * cores:
@@ -132,7 +132,7 @@ def _count_processes(config: Config) -> int:
 
 
 def _describe(training: Training, processes: int) -> str:
-    """What is trained, by whom and where."""
+    """Describe the run: model, data, scheme, clients, processes, engine."""
     config, population = training.config, training.setup.population
     kernels = ", native kernels" if getattr(config.engine, "kernels", "") == "native" else ""
     return (

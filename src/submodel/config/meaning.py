@@ -1,4 +1,4 @@
-"""What a configuration means, however it is spelt; its paths; what a run that goes on may change.
+"""Comparing configurations by their values; their paths; what a resumed run may change.
 
 A checkpoint keeps the configuration that it was made with. Two configurations are compared by their
 checked values, so neither the spelling of a number nor a key that a later version adds, with a
@@ -30,9 +30,9 @@ CHANGEABLE = (
     *(f"devices.{key}" for key in ("least", "deadline", "quorum", "tries")),
     *("data.source", "data.path", "data.test_path", "model.weights"),  # the content is compared
 )
-"""What may change when a run goes on: nothing here shapes the rounds behind it."""
+"""Keys that may change when a run is resumed: none of them affects the rounds so far."""
 RATE_KEYS = ("local.schedule", "local.milestones", "local.decay")
-"""What may change where the learning rates of the rounds behind stay what they were."""
+"""Keys that may change where the learning rates of the rounds so far stay the same."""
 PLACE_KEYS = (
     "data.name",
     "data.path",
@@ -48,7 +48,7 @@ _UNSET = "null"
 
 
 def meaning(config: Config) -> dict[str, str]:
-    """Every key's value, in one spelling.
+    """Every key's value in a canonical spelling.
 
     >>> from submodel.config import parse
     >>> meaning(parse({"clients": {"per_round": 10}})) == meaning(Config())
@@ -67,7 +67,7 @@ def meaning(config: Config) -> dict[str, str]:
 
 
 def fingerprint(config: Config) -> str:
-    """A hash of all that must stay the same over a run."""
+    """A hash of the values that must stay the same over a run."""
     unchangeable = {key: value for key, value in meaning(config).items() if key not in CHANGEABLE}
     return hashlib.sha256(_spell(unchangeable).encode()).hexdigest()
 
@@ -88,7 +88,7 @@ def differences(then: Config, now: Config) -> dict[str, tuple[str, str]]:
 
 
 def refusals(then: Config, now: Config, rounds_behind: int) -> list[str]:
-    """Why a run that was begun as ``then`` cannot go on as ``now``; empty if it can.
+    """The reasons why a run begun as ``then`` cannot be resumed as ``now``; empty if it can.
 
     >>> from submodel.config import parse
     >>> refusals(Config(), parse({"train": {"rounds": 300}}), 200)
@@ -112,7 +112,7 @@ def refusals(then: Config, now: Config, rounds_behind: int) -> list[str]:
 
 
 def _reason(key: str, then: Config, now: Config, rounds_behind: int) -> str:
-    """Why a key may not change so; empty if it may."""
+    """The reason why a key may not change so; empty if it may."""
     if key in _SCORE_KEYS:
         return "the rounds so far were scored the other way"
     if key in RATE_KEYS:
@@ -138,13 +138,13 @@ def _reason(key: str, then: Config, now: Config, rounds_behind: int) -> str:
 
 
 def _rates(config: Config, rounds: int) -> list[float]:
-    """What the learning rates of the first rounds are multiplied with."""
+    """The learning rates of the first rounds, relative to ``local.lr``."""
     schedule = SCHEDULES.find(config.local.schedule).make(config.local, config.train.rounds)
     return [schedule.factor(round_) for round_ in range(rounds)]
 
 
 def _spell(value: object) -> str:
-    """One text for values that mean the same; whole numbers and fractions are kept apart."""
+    """The same text for equal values; whole numbers and fractions differ."""
     return json.dumps(value, sort_keys=True, default=str)
 
 
@@ -211,7 +211,7 @@ def _with_paths(config: Config, change: Callable[[str, Path], Path]) -> Config:
 
 
 def _prefix(section: Section, key: str, value: object) -> str | None:
-    """What stands before the path in a value, as ``csv:``; None where it has no path."""
+    """The prefix of the path in a value, as ``csv:``; None where the value holds no path."""
     if not isinstance(value, str):
         return None
     if is_path_key(type(section), key):

@@ -1,4 +1,4 @@
-"""Reading configurations, within bounds; every mistake is told at once, by its path."""
+"""Reading configurations within bounds; all mistakes are reported at once, by key."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from submodel.options import Section, compose
 
 MOST_BYTES = 2**18  # of a configuration; tomllib reads about a megabyte per second
 MOST_MISTAKES = 50
-"""So many mistakes are told; nobody reads more."""
+"""The number of mistakes that one error reports."""
 _DEEPEST = 50  # tables and lists within each other
 _MOST_VALUES = 20_000
 _LONGEST_NAME = 100  # parts joined by dots; tomllib takes time quadratic in their number
@@ -180,7 +180,7 @@ def _sentence(error: Mapping[str, Any], values: Mapping[str, Any]) -> str:
 
 
 def _no_such_key(where: Sequence[str | int], values: Mapping[str, Any]) -> str:
-    """What else may have been meant."""
+    """Why there is no such key here, and which was probably meant."""
     *outer, key = map(str, where)
     if not outer:
         return _nearest(key, list(Config.model_fields))
@@ -242,7 +242,7 @@ def _chosen(section: type[Section], values: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _foreign(section: type[Section], chosen: Mapping[str, Any]) -> dict[str, str]:
-    """Those of the chosen components that are not ours, by the keys that name them."""
+    """The chosen components that do not come with this package, by key."""
     kinds = section.choices
     return {
         key: name
@@ -252,7 +252,7 @@ def _foreign(section: type[Section], chosen: Mapping[str, Any]) -> dict[str, str
 
 
 def _whose(where: Sequence[str | int], values: Mapping[str, Any]) -> str:
-    """Which component of others declares a key; empty where it is one of ours."""
+    """The foreign component that declares a key, in brackets; empty where there is none."""
     if len(where) < 2:
         return ""
     base, section_values = section_class(str(where[0])), values.get(str(where[0]))

@@ -1,6 +1,6 @@
 """Writing configurations: as TOML for a run's folder, or with every key described.
 
-Comments that somebody wrote into a configuration are kept when it is written anew.
+The user's comments are kept when a configuration is written again.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def given_names(values: object, path: str = "") -> dict[str, str]:
 
 
 def keep_comments(text: str, users_text: str) -> str:
-    r"""A configuration that we wrote, with the comments of one that somebody else wrote.
+    r"""Insert the comments of a user's configuration into one that this package wrote.
 
     Comments above a key or beside it stay there; those of keys that are no more go to the end, with
     the key's name. Where ``users_text`` is not TOML, there are none.
@@ -155,7 +155,7 @@ def keep_comments(text: str, users_text: str) -> str:
 
 @dataclass(frozen=True)
 class _Comments:
-    """The comments that somebody wrote about a key or a section."""
+    """The user's comments about a key or a section."""
 
     path: KeyPath  # empty at the end of the file
     above: Sequence[str]
@@ -215,7 +215,7 @@ def _paths(lines: Sequence[str]) -> Iterator[tuple[KeyPath, str]]:
 
 
 def _split(line: str) -> tuple[str, str]:
-    """A line of ours and the comment beside it, if it has one.
+    """Split one of our lines into its content and the comment beside it.
 
     >>> _split('name = "a  # b"  # c'), _split("# width =  # how wide")
     (('name = "a  # b"', '# c'), ('# width =', '# how wide'))
@@ -226,7 +226,7 @@ def _split(line: str) -> tuple[str, str]:
 
 
 def _join_comments(line: str, beside: str) -> str:
-    """A line with somebody's comment before our own."""
+    """A line with the user's comment before ours."""
     content, our_comment = _split(line)
     if not beside or beside == our_comment:
         return line
@@ -235,6 +235,6 @@ def _join_comments(line: str, beside: str) -> str:
 
 
 def _foreign(notes: Sequence[str], our_notes: set[str]) -> list[str]:
-    """The notes that we did not write ourselves: a user may have begun with what we printed."""
+    """The comments that are not ours: a user may have started from printed defaults."""
     unset = {note: match[1] for note in notes if (match := _UNSET.fullmatch(note))}
     return [note for note in notes if note not in our_notes and unset.get(note) not in our_notes]

@@ -1,4 +1,4 @@
-"""What is found out about a model before it is cut: what it returns, and for what data it is made.
+"""Facts about a model that preparation finds: its outputs, its context, and caches of both.
 
 A built-in model's findings are looked for once in a process, as comparisons, repetitions and
 devices in one process ask again and again, and a trace takes longer than a small round: they follow
@@ -81,7 +81,7 @@ def select_outputs(module: nn.Module, outputs: Selector) -> nn.Module:
 
 
 def selection_of(module: nn.Module) -> Selection | None:
-    """What `select_outputs` gave the module, if it did."""
+    """The hook that `select_outputs` added to the module, if any."""
     hooks = module._forward_hooks.values()
     return next((hook for hook in hooks if isinstance(hook, Selection)), None)
 
@@ -117,7 +117,7 @@ def returns_logits(module: nn.Module, example: Inputs) -> bool:
 
 
 def context_of(data: Dataset) -> ModelContext:
-    """What a model must know of data to be made for it: shapes, outputs, tokens, the task.
+    """The facts of data that a model is made for: shapes, outputs, tokens, the task.
 
     Whole numbers in rows are tokens, and all are looked at for the largest. The task is `task_for`
     the data, and None where that does not tell how many outputs there must be.
@@ -148,7 +148,7 @@ def _count_tokens(data: Dataset, task: str) -> int:
 
 @dataclass(frozen=True)
 class BuiltIn:
-    """All that the findings about a built-in model follow from."""
+    """The key of a built-in model in the cache: all that determines its findings."""
 
     keys: str  # of the model, and of its axes
     inputs: tuple[int, ...]
@@ -178,9 +178,10 @@ def identify(
 def find_once(
     subject: BuiltIn | None, question: Hashable, find: Callable[[], _Finding]
 ) -> _Finding:
-    """What ``find`` returns; of a built-in model, what it returned the first time.
+    """Return ``find()``; for a built-in model the result is cached in the process.
 
-    The question says what is looked for, with all that it depends on beside the model.
+    The question is the key of the cache: what is asked, and all that the answer depends on beside
+    the model.
 
     >>> find_once(None, "axes", lambda: 1), find_once(None, "axes", lambda: 2)
     (1, 2)
@@ -216,12 +217,12 @@ class ModelFindings:
     constants: frozenset[str] = frozenset()
 
     def select_outputs(self, module: nn.Module) -> nn.Module:
-        """The module, so that it returns what counts."""
+        """The module, returning its logits where they are selected."""
         return select_outputs(module, logits_of) if self.selects_logits else module
 
 
 def is_large(module: nn.Module) -> bool:
-    """Whether preparing it takes so long that it should be done once.
+    """Whether preparing the model takes so long that only one process should do it.
 
     >>> is_large(nn.Linear(2, 2))
     False
@@ -230,7 +231,7 @@ def is_large(module: nn.Module) -> bool:
 
 
 def findings_of(setup: Setup, config: Config) -> ModelFindings | None:
-    """What others may take over; None where the model is small, or where that is not certain."""
+    """The findings that other processes can use; None for a small model, or if not certain."""
     if not is_large(setup.module) or config.model.share != 1:
         return None
     if from_json(to_json(setup.axes)) != setup.axes:
@@ -248,7 +249,7 @@ def findings_of(setup: Setup, config: Config) -> ModelFindings | None:
 
 @contextmanager
 def pass_on(findings: ModelFindings | None) -> Iterator[None]:
-    """Processes that are started in here can read the findings, if there are any."""
+    """Let processes that are started in this context read the findings, if there are any."""
     if findings is None:
         yield
         return

@@ -83,7 +83,7 @@ def simplify(loss: Loss, data: Dataset) -> Loss:
 
 
 def cross_entropy_options(loss: Loss, data: Dataset) -> list[str]:
-    """What makes a loss another one than a cross-entropy of labels, smoothed or not."""
+    """The options by which a loss differs from a cross-entropy of labels, smoothed or not."""
     if loss is functional.cross_entropy:
         return []
     if type(loss) is not nn.CrossEntropyLoss:
@@ -280,7 +280,7 @@ def _outputs(module: nn.Module, x: Inputs, name: str) -> Tensor:
 
 
 def _check_labels(outputs: Tensor, y: Tensor, data: Dataset, name: str) -> None:
-    """Whether there is an output for every label; for the cross-entropy."""
+    """Raise unless there is an output for every label, for the cross-entropy."""
     if data.classes == 1:
         raise DataError("class labels: all are 0; the cross-entropy needs at least two classes")
     if data.classes is not None and outputs.dim() != 2:
@@ -305,7 +305,7 @@ def _check_labels(outputs: Tensor, y: Tensor, data: Dataset, name: str) -> None:
 
 
 def _check_tokens(outputs: Tensor, y: Tensor, name: str) -> None:
-    """Whether there is an output for every token that is to be told."""
+    """Raise unless there is an output for every token among the targets."""
     if y.is_floating_point() or outputs.dim() < 2:
         return  # which the loss itself will refuse
     count = outputs.shape[-1]
@@ -322,7 +322,7 @@ def _check_tokens(outputs: Tensor, y: Tensor, name: str) -> None:
 
 
 def _loss(loss: Loss, outputs: Tensor, y: Tensor, name: str) -> Tensor:
-    """The loss of some examples, if it is one number."""
+    """The loss of some examples; raises unless it is one number."""
     try:
         with warnings.catch_warnings():
             # of a broadcast of outputs against targets: every pair would count
@@ -355,7 +355,7 @@ def _loss(loss: Loss, outputs: Tensor, y: Tensor, name: str) -> Tensor:
 
 
 def _changes(outputs: Tensor, y: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """What people forget to do to targets."""
+    """Common corrections of targets, each with the corrected targets."""
     if y.dtype != torch.int64:
         yield "y.long()", y.long()
     if y.dim() == 2 and y.shape == outputs.shape:
@@ -378,10 +378,10 @@ def _is_taken(loss: Loss, outputs: Tensor, y: Tensor) -> bool:
 
 
 def _check_extremes(module: nn.Module, inputs: Inputs, name: str) -> None:
-    """Whether the model takes the largest and the smallest whole numbers: tokens, categories.
+    """Raise unless the model takes the largest and the smallest whole numbers: tokens, categories.
 
-    One made-up pair of examples tells that it does. It may be one that data never hold (a text of
-    nothing but padding), so before anything is said, an example that does hold them must fail.
+    A made-up pair of examples is tried first. It may be one that the data never hold (a text of
+    nothing but padding), so an error is raised only if an example of the data fails too.
     """
     tensors = columns(inputs)
     whole = {key: tensor for key, tensor in tensors.items() if _holds_tokens(tensor)}
@@ -457,9 +457,9 @@ def check_builds(
 def try_scheme(setup: Setup) -> None:
     """Raise unless ``select`` returns a mask for every axis and capacity, and ever holds a unit.
 
-    A single draw may be empty, as Bernoulli draws are. It is asked again as often as makes nothing
-    but empty ones beyond belief. The package's own schemes need not be tried. Of members
-    that go together a scheme defines all or none.
+    A single draw may be empty, as Bernoulli draws are; so many are made that none would hold a
+    unit by chance. The package's own schemes are not tried. Of members that belong together a
+    scheme defines all or none.
     """
     scheme = setup.scheme
     check_members(scheme)

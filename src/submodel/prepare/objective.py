@@ -1,4 +1,4 @@
-"""What is learned, settled: the task that the data is for, its loss, its metrics."""
+"""The task of a run, its loss and metrics; the settings that follow from the data."""
 
 from __future__ import annotations
 
@@ -66,14 +66,14 @@ def fit_metrics(config: Config, task: TaskKind, module: nn.Module, data: Dataset
 
 
 def keep_metrics(task: TaskKind, names: Collection[str]) -> TaskKind:
-    """The task with these of its metrics alone; without its headline, the loss is that."""
+    """The task with only these metrics; the loss replaces a headline that is left out."""
     metrics = {name: metric for name, metric in task.metrics.items() if name in names}
     headline = task.headline if task.headline in metrics else LOSS
     return replace(task, metrics=metrics, headline=headline)
 
 
 def apply_task(task: TaskKind, data: Dataset) -> Dataset:
-    """The data as the task trains and scores on it; its targets may be labels no more."""
+    """The data with the targets that the task trains and scores on."""
     train, test = task.examples(data.train), task.examples(data.test)
     classes = data.classes
     if train.y is not data.train.y:
@@ -84,7 +84,7 @@ def apply_task(task: TaskKind, data: Dataset) -> Dataset:
 
 
 def settle(config: Config, data: Dataset, is_plain: bool, split: bool = True) -> Config:
-    """The configuration with what follows from the data in the place of what is left to it.
+    """The configuration with the settings that follow from the data filled in.
 
     Args:
         config: as it was given.

@@ -1,4 +1,4 @@
-"""The parts of a setup: data and who has it, model, axes, scheme; and the setup that they make."""
+"""The parts of a setup (data, partition, model, axes, scheme) and its assembly."""
 
 from __future__ import annotations
 
@@ -52,19 +52,19 @@ def load_data(config: Config) -> Dataset:
 
 
 def source_context(config: Config) -> SourceContext:
-    """What is asked of the source of data."""
+    """The request to the source of data."""
     argument = SOURCES.argument(config.data.name)
     return SourceContext(argument, config.data.examples, config.data.test_examples)
 
 
 def split_data(config: Config, data: Dataset) -> Partition:
-    """Who has which training examples; raises `ConfigError` where somebody would have none."""
+    """Partition the training examples; raises `ConfigError` where a client would have none."""
     context = partition_context(config, data)
     return PARTITIONS.find(config.data.partition).make(config.data, context)
 
 
 def partition_context(config: Config, data: Dataset) -> PartitionContext:
-    """What is to be shared out, and among how many."""
+    """The targets that are partitioned, and among how many clients."""
     clients, seed, y = config.clients.client_count, config.seed, data.train.y
     if data.classes is not None:
         return PartitionContext(y.numpy(), len(y), clients, seed, owners=data.owners)
@@ -73,12 +73,12 @@ def partition_context(config: Config, data: Dataset) -> PartitionContext:
 
 
 def describe_targets(data: Dataset) -> str:
-    """What targets are, where they are not labels: their type and shape."""
+    """The type and shape of targets that are not labels."""
     return f"{data.train.y.dtype} of shape {tuple(data.train.y.shape)}".removeprefix("torch.")
 
 
 def _make_augmentations(config: Config, data: Dataset) -> Augmentations:
-    """What is done to training batches."""
+    """The augmentations of training batches."""
     names: Sequence[str] = config.data.augment
     if not names:
         return Augmentations()

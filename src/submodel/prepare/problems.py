@@ -1,4 +1,4 @@
-"""What speaks against a run, each thing as a sentence: settings, components, things from Python.
+"""All problems of a configuration before anything runs, each as a sentence.
 
 What one section alone can tell is refused when the configuration is read; here is what does not go
 together, or not with the model and the data. Components are asked before any of them is made: those
