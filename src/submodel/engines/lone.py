@@ -167,11 +167,6 @@ FAILURES = (ValueError, RuntimeError, IndexError)
 def explain_failure(setup: Setup, tasks: Sequence[Task], error: Exception) -> None:
     """Of training that failed: if it was for a single example, say so, whose, and what helps.
 
-    Args:
-        setup: of the run.
-        tasks: that were trained together.
-        error: what was raised.
-
     Raises:
         DataError: it was; nothing is raised if it was not.
     """

@@ -221,19 +221,12 @@ _NOT_HERE = ("name", "path", "test_path", "source", "examples", "test_examples",
 
 @dataclass(frozen=True)
 class OwnData:
-    """Where a device's examples are: in a folder or a file, by name, or a part of the run's data.
+    """Where a device's examples are: in a folder or file, by name, or a part of the run's data."""
 
-    Args:
-        path: a folder with a folder of pictures for every class, or a file of arrays.
-        part: the client whose part of the configured data this device plays.
-        name: a source of data, as ``csv:PATH``, read with the keys of the run's configuration.
-        settings: keys that are others here, as ``data.path=PLACE``.
-    """
-
-    path: Path | None = None
-    part: int | None = None
-    name: str | None = None
-    settings: tuple[str, ...] = ()
+    path: Path | None = None  # a folder with a folder of pictures for every class, or arrays
+    part: int | None = None  # the client whose part of the configured data this device plays
+    name: str | None = None  # of a source, as ``csv:PATH``, read with the run's configuration
+    settings: tuple[str, ...] = ()  # keys that are others here, as ``data.path=PLACE``
 
     @classmethod
     def of(cls, text: str, settings: tuple[str, ...] = ()) -> OwnData:

@@ -78,11 +78,8 @@ class LayerKernels:
     ) -> Tensor:
         """Every client's own linear layer.
 
-        Args:
-            x: (clients, ..., inputs).
-            weight: (clients, outputs, inputs).
-            bias: (clients, outputs), or none.
-            inputs_first: the weight is (clients, inputs, outputs), as GPT-2 has it.
+        ``x`` is (clients, ..., inputs), ``weight`` (clients, outputs, inputs), or with
+        ``inputs_first`` (clients, inputs, outputs), as GPT-2 has it; ``bias`` (clients, outputs).
 
         >>> x, weight = torch.ones(2, 3, 4), torch.ones(2, 5, 4)
         >>> TORCH_KERNELS.linear(x, weight, torch.zeros(2, 5)).shape
@@ -96,11 +93,8 @@ class LayerKernels:
     def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
         """Layer norm with every client's own scale and shift.
 
-        Args:
-            x: (clients, ..., *normalised dimensions).
-            weight: (clients, *normalised dimensions).
-            bias: as the weight, or none.
-            eps: as torch's.
+        ``x`` is (clients, ..., *normalised dimensions), scale and shift (clients, *these
+        dimensions).
 
         >>> TORCH_KERNELS.layer_norm(torch.eye(2).view(2, 1, 2), torch.ones(2, 2), None, 0.0)[0]
         tensor([[ 1., -1.]])
@@ -158,12 +152,8 @@ class LayerKernels:
     ) -> Tensor:
         """Scaled dot-product attention with the clients in the batch, where its kernels are fast.
 
-        Args:
-            query: (clients, ..., length, size).
-            key: as the query, with a length of its own.
-            value: as the key.
-            mask: (clients, ...) or, with a first dimension of 1, everybody's; or none.
-            options: ``is_causal``, ``scale`` and ``enable_gqa`` as torch has them.
+        ``query`` is (clients, ..., length, size), ``key`` and ``value`` with a length of their own;
+        ``mask`` is (clients, ...) or, with a first dimension of 1, everybody's.
 
         >>> x = torch.ones(2, 3, 4, 5, 6)
         >>> TORCH_KERNELS.attention(x, x, x, None, is_causal=True).shape
@@ -205,10 +195,8 @@ class LayerKernels:
     def embedding(self, ids: Tensor, table: Tensor, padding: int | None) -> Tensor:
         """Rows of every client's own table; that of the padding token has no gradient.
 
-        Args:
-            ids: (clients, ...).
-            table: (clients, rows, values).
-            padding: the number of the padding token, if there is one.
+        ``ids`` are (clients, ...), ``table`` is (clients, rows, values); ``padding``: the number of
+        the padding token, if there is one.
 
         >>> ids, table = torch.tensor([[0], [1]]), torch.arange(4.0).view(2, 2, 1)
         >>> TORCH_KERNELS.embedding(ids, table, None).flatten()

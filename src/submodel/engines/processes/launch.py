@@ -104,10 +104,7 @@ class Followers:
     ) -> Follower:
         """Start a command.
 
-        Args:
-            arguments: What follows ``submodel``.
-            variables: Its environment.
-            output: The file that it writes to, or `subprocess.DEVNULL`; None is where we write to.
+        ``output`` is a file, or `subprocess.DEVNULL`; None is where we write to.
         """
         context: Any = multiprocessing.get_context(
             "forkserver" if sys.platform == "linux" else "spawn"

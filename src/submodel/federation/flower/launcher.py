@@ -94,9 +94,7 @@ class Pauses:
 def start_apps(kind: str, runtime: list[str]) -> None:
     """Fork a process that starts apps; or have Flower's program do so if ours cannot.
 
-    Args:
-        kind: ``superlink`` or ``supernode``.
-        runtime: Where their tasks are, in the arguments of Flower's programs.
+    ``runtime`` is where their tasks are, in the arguments of Flower's programs.
     """
     parent = os.getpid()
     if child := os.fork():
