@@ -464,15 +464,12 @@ class Natural:
 class PartitionOfData:
     """As ``natural`` where the data names clients, as ``labels`` where it has any, else ``iid``."""
 
-    class Options(Section):
+    class Options(ByLabel.Options):
         """The keys of ``labels``, none of which is set by itself: a run's file says it, too."""
 
         labels_per_client: Count | None = Field(
             None,
             description="of labels: L, how many labels a client has (default: 3, or all if fewer)",
-        )
-        examples_per_client: Count | None = Field(
-            None, description="let every client draw so many examples, shared with others"
         )
 
         @property
@@ -485,16 +482,13 @@ class PartitionOfData:
         """The same keys as ``labels``; those that mean nothing for the data are refused."""
         if context.owners is not None and options.asks_for_natural:
             return Natural.configured(options, context)
-        each = options.examples_per_client
         if context.labels is not None:
-            count = options.labels_per_client
-            keys = ByLabel.Options(labels_per_client=count, examples_per_client=each)
-            return ByLabel.configured(keys, context)
+            return ByLabel.configured(options, context)
         if options.labels_per_client is not None:
             raise ConfigError(
                 "data.labels_per_client: the targets are no class labels; leave it out"
             )
-        return Iid.configured(Iid.Options(examples_per_client=each), context)
+        return Iid.configured(Iid.Options(examples_per_client=options.examples_per_client), context)
 
 
 class Flower:
