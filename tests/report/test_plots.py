@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from itertools import combinations
@@ -20,6 +21,7 @@ from submodel.report.grouping import spell_settings, way_of
 from submodel.report.page import page_data
 from submodel.report.plots.registry import FIGURES, find_figure
 from submodel.report.plots.series import labels_of, read_series
+from tests.report.folders import make_comparison
 
 RECORDS = Path(__file__).parents[2] / "results" / "compare-rounds"
 OF_RUNS = sorted(FIGURES.keys() - {"partition"})
@@ -89,6 +91,15 @@ def test_pages_and_figures_group_runs_alike(
 
 def test_a_folder_of_runs_is_all_of_them(runs: list[Path]) -> None:
     assert read_series([runs[0].parent]) == read_series(runs)
+    assert len(page_data([runs[0].parent], details=False)["runs"]) == len(runs)
+
+
+def test_the_begun_runs_of_a_comparison_are_shown(tmp_path: Path) -> None:
+    shutil.rmtree(make_comparison(tmp_path / "comparison", seeds=2) / "records")
+    series = read_series([tmp_path / "comparison"])
+    assert [len(one.runs) for one in series] == [2, 2, 2]
+    groups = page_data([tmp_path / "comparison"], details=False)["groups"]
+    assert sorted(group["label"] for group in groups) == sorted(one.label for one in series)
 
 
 def test_labels_say_what_differs_and_nothing_else() -> None:
