@@ -26,18 +26,6 @@ from submodel.runs.metrics import Metrics
 _MOST_JSON = 2**26  # bytes: units of every axis are in it
 
 
-class _Start(TypedDict):
-    """The entries of ``start.json`` that are read."""
-
-    __pydantic_config__ = ConfigDict(extra="allow")  # type: ignore[misc]
-    plan: dict[str, Any]
-    cut: str
-    units: dict[str, list[int]]
-    candidates: dict[str, dict[str, float]]
-    bytes_down: int
-    flops: int
-
-
 class _Result(TypedDict):
     """The entries of ``fit.json`` that are read; there may be more."""
 
@@ -49,7 +37,6 @@ class _Result(TypedDict):
     score: dict[str, float]
 
 
-_START: TypeAdapter[Any] = TypeAdapter(_Start)
 _RESULT: TypeAdapter[Any] = TypeAdapter(_Result)
 
 CutChoice = Literal["search", "importance", "prefix", "scheme"]
@@ -76,22 +63,27 @@ class FitPlan:
 
 
 @dataclass(frozen=True)
-class CutSearch:
-    """The cut that was chosen, and what choosing it took.
+class FitStart:
+    """Where a fit begins, as ``start.json`` has it: the chosen cut, and what choosing it took.
 
     Args:
-        cut: the units that the sub-model has.
-        name: of the candidate.
+        plan: of the fit.
+        cut: the name of the chosen candidate.
+        units: those that the sub-model has, by axis.
         candidates: the scores of every candidate that was tried.
         bytes_down: that went to the clients who tried them.
         flops: that they computed.
     """
 
-    cut: UnitCut
-    name: str
-    candidates: Mapping[str, Mapping[str, float]]
+    plan: FitPlan
+    cut: str
+    units: dict[str, list[int]]
+    candidates: dict[str, dict[str, float]]
     bytes_down: int
     flops: int
+
+
+_START = TypeAdapter(FitStart)
 
 
 @dataclass(frozen=True)
@@ -118,38 +110,28 @@ class FitFolder:
         self.result_file = self.files.path / "fit.json"
         self._again = f"'submodel fit {run} --capacity {capacity:g}' makes it again"
 
-    def start(self, setup: Setup, plan: FitPlan) -> CutSearch | None:
+    def start(self, setup: Setup, plan: FitPlan) -> FitStart | None:
         """Where a fit of this plan began; None where there is none, or one of another plan."""
-        if not self.start_file.is_file():
-            return None
         try:
-            entries = read_typed(_START, self.start_file, _MOST_JSON)
+            start = read_typed(_START, self.start_file, _MOST_JSON)
         except UnreadableError:
             return None
-        if entries["plan"] != asdict(plan):
+        if start.plan != plan:
             return None
-        took = entries["candidates"], entries["bytes_down"], entries["flops"]
-        return CutSearch(_cut(setup, entries["units"]), entries["cut"], *took)
+        cut_of_units(setup, start.units)  # or the model has no such units
+        return start
 
-    def begin(self, plan: FitPlan, search: CutSearch) -> None:
-        """Begin a folder anew with the start of a fit."""
+    def begin(self, start: FitStart) -> None:
+        """Begin the folder anew with the start of a fit."""
         shutil.rmtree(self.files.path, ignore_errors=True)
         self.files.path.mkdir(parents=True)
-        entries = {
-            "plan": asdict(plan),
-            "cut": search.name,
-            "units": _units(search.cut),
-            "candidates": search.candidates,
-            "bytes_down": search.bytes_down,
-            "flops": search.flops,
-        }
-        write_text(self.start_file, json.dumps(entries, indent=2) + "\n")
+        write_text(self.start_file, json.dumps(asdict(start), indent=2) + "\n")
 
     def finish(self, cut: UnitCut, tensors: Tensors, about: Mapping[str, Any]) -> Metrics:
         """Write the fitted sub-model and what it came to; checkpoints are not needed any more."""
         small = gather(cut, tensors)
         write_tensors(self.files.model_file, small)
-        result = {**about, "units": _units(cut), "fitted_sha256": model_sha256(small)}
+        result = {**about, "units": units_of(cut), "fitted_sha256": model_sha256(small)}
         write_text(self.result_file, json.dumps(result, indent=2) + "\n")
         shutil.rmtree(self.files.checkpoints, ignore_errors=True)
         return result
@@ -169,7 +151,7 @@ class FitFolder:
         about = self.result(model)
         if about is None:
             return None
-        cut = _cut(setup, about["units"])
+        cut = cut_of_units(setup, about["units"])
         path = self.files.model_file
         try:
             small = load_file(path)
@@ -183,11 +165,12 @@ class FitFolder:
         return FittedModel(cut, whole, about)
 
 
-def _units(cut: UnitCut) -> dict[str, list[int]]:
+def units_of(cut: UnitCut) -> dict[str, list[int]]:
+    """The units of a cut by axis, as JSON has them."""
     return {axis: units.tolist() for axis, units in cut.units.items()}
 
 
-def _cut(setup: Setup, units: Mapping[str, list[int]]) -> UnitCut:
+def cut_of_units(setup: Setup, units: Mapping[str, list[int]]) -> UnitCut:
     """The cut of these units; raises `SubmodelError` where the model has no such."""
     sizes = setup.axes.cut_by_capacity
     for axis, places in units.items():

@@ -32,7 +32,7 @@ from submodel.prepare.engine import make_engine
 from submodel.runs import checkpoint
 from submodel.runs.callbacks import OnRound
 from submodel.runs.callbacks.progress import show_progress
-from submodel.runs.fitted import CutChoice, CutSearch, FitFolder, FitPlan
+from submodel.runs.fitted import CutChoice, FitFolder, FitPlan, FitStart, cut_of_units, units_of
 from submodel.runs.folder import RunFolder
 from submodel.runs.metrics import Metrics, round_line
 from submodel.runs.training import Training
@@ -142,10 +142,11 @@ class _Fitting:
         scaled_model = scale_model(training.setup_at(state), state.tensors, plan.capacity)
         self._global, self._first = state, State(state.round, scaled_model)
         self._scheme_cut = training.cut(state, plan.capacity)
-        self._search = folder.start(setup, plan) or self._begin()
+        self._start = folder.start(setup, plan) or self._begin()
+        self._cut = cut_of_units(setup, self._start.units)
         self._setup = replace(  # the run's, with one cut for all who can hold it
             setup,
-            scheme=RankedUnits(rank_first(setup.axes.cut_by_capacity, self._search.cut.units)),
+            scheme=RankedUnits(rank_first(setup.axes.cut_by_capacity, self._cut.units)),
             population=self._clients,
             work=replace(setup.work, lr=plan.lr),
             schedule=Constant(),
@@ -154,7 +155,7 @@ class _Fitting:
             keeps_slots=False,
         )
 
-    def _begin(self) -> CutSearch:
+    def _begin(self) -> FitStart:
         """Choose the cut with the least loss on the trial's examples, and keep it."""
         setup, tensors, plan = self._training.setup, self._first.tensors, self._plan
         cuts = _candidate_cuts(setup, tensors, plan, self._scheme_cut)
@@ -169,9 +170,10 @@ class _Fitting:
             bytes_down = cost.bytes * len(cuts) * self._trial_clients
             flops = cost.forward_flops * len(cuts) * len(self._trial)
         candidates = {candidate: found.entries() for candidate, found in scores.items()}
-        search = CutSearch(cuts[name], name, candidates, bytes_down, flops)
-        self._folder.begin(plan, search)
-        return search
+        units = units_of(cuts[name])
+        start = FitStart(plan, name, units, candidates, bytes_down, flops)
+        self._folder.begin(start)
+        return start
 
     def run(self, tell: OnRound) -> Metrics:
         """All rounds that are left; returns what the sub-model came to.
@@ -227,20 +229,20 @@ class _Fitting:
     ) -> Score:
         """The sub-model of a cut, by default ours, on examples, by default those of the test."""
         setup = self._training.setup
-        cut = self._search.cut if cut is None else cut
+        cut = self._cut if cut is None else cut
         module = assemble_module(setup, tensors, cut, self._training.device)
         return score(module, setup.clients.dataset.test if examples is None else examples, setup)
 
     def _finish(self, tensors: Tensors) -> Metrics:
         """Write the sub-model, how good it is, and what it took."""
-        plan, search, state = self._plan, self._search, self._global
+        plan, start, state = self._plan, self._start, self._global
         lines, examples, first = self._folder.files.metrics(), self._trial, self._first.tensors
         about: Metrics = {
             "capacity": plan.capacity,
             "rounds": plan.rounds,
             "lr": plan.lr,
-            "cut": search.name,
-            "candidates": search.candidates,
+            "cut": start.cut,
+            "candidates": start.candidates,
             "headline": self._setup.headline,
             "score": self._score(tensors).entries(),
             "score_before": self._score(first, self._scheme_cut).entries(),
@@ -251,14 +253,14 @@ class _Fitting:
                 "before": self._score(first, examples=examples).entries(),
                 "score": self._score(tensors, examples=examples).entries(),
             },
-            "parameters": self._costs.of(search.cut).parameters,
-            "bytes_down": search.bytes_down + sum(line["bytes_down"] for line in lines),
+            "parameters": self._costs.of(self._cut).parameters,
+            "bytes_down": start.bytes_down + sum(line["bytes_down"] for line in lines),
             "bytes_up": sum(line["bytes_up"] for line in lines),
-            "flops": search.flops + sum(line["flops"] for line in lines),
+            "flops": start.flops + sum(line["flops"] for line in lines),
             "seconds": round(sum(sum(line["seconds"].values()) for line in lines), 3),
             "model_sha256": plan.model_sha256,
         }
-        return self._folder.finish(search.cut, tensors, about)
+        return self._folder.finish(self._cut, tensors, about)
 
 
 def _trial_of(setup: Setup, clients: AblePopulation) -> tuple[Examples, int]:
