@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import Any, Self, cast
 
 from pydantic import ValidationError
 
@@ -21,13 +21,10 @@ from submodel.config import Config
 from submodel.config.sections import TRACKERS
 from submodel.errors import ConfigError, refuse
 from submodel.files import write_text
+from submodel.options import Section
 from submodel.runs.callbacks.callback import Callback, CallbackGuard
 from submodel.runs.metrics import Metrics, flat, is_number
-
-if TYPE_CHECKING:
-    from submodel.options import Section
-    from submodel.runs.training import Training
-
+from submodel.runs.training import Training
 
 __all__ = ["TRACKERS", "TrackerContext", "trackers_of"]
 

@@ -8,14 +8,16 @@ import time
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from submodel.algorithm.types import State
 from submodel.extras import needs_extra
 from submodel.files import write_text
+from submodel.options import Section
 from submodel.runs.callbacks.callback import Callback
-from submodel.runs.callbacks.trackers import scalars, times
+from submodel.runs.callbacks.trackers import TrackerContext, scalars, times
 from submodel.runs.metrics import Metrics
+from submodel.runs.training import Training
 
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # it would tell its makers of its use
 with needs_extra("mlflow", "train.trackers: 'mlflow'"):
@@ -25,10 +27,6 @@ with needs_extra("mlflow", "train.trackers: 'mlflow'"):
     from mlflow.exceptions import MlflowException
     from mlflow.tracking import MlflowClient
 
-if TYPE_CHECKING:
-    from submodel.options import Section
-    from submodel.runs.callbacks.trackers import TrackerContext
-    from submodel.runs.training import Training
 
 _LARGEST_BATCH = 1000  # metrics that MLflow takes at once
 _LONGEST_PARAM = 6000

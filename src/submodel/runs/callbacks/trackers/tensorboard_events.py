@@ -5,22 +5,19 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from submodel.algorithm.types import State
 from submodel.config import to_toml
 from submodel.extras import needs_extra
+from submodel.options import Section
 from submodel.runs.callbacks.callback import Callback
-from submodel.runs.callbacks.trackers import scalars, times
+from submodel.runs.callbacks.trackers import TrackerContext, scalars, times
 from submodel.runs.metrics import Metrics
+from submodel.runs.training import Training
 
 with needs_extra("tensorboard", "train.trackers: 'tensorboard'"):
     from torch.utils.tensorboard import SummaryWriter
-
-if TYPE_CHECKING:
-    from submodel.options import Section
-    from submodel.runs.callbacks.trackers import TrackerContext
-    from submodel.runs.training import Training
 
 
 class TensorboardEvents(Callback):

@@ -7,24 +7,22 @@ import secrets
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from submodel.algorithm.types import State
 from submodel.errors import ConfigError
 from submodel.extras import needs_extra
 from submodel.files import write_text
+from submodel.options import Section
 from submodel.runs.callbacks.callback import Callback
-from submodel.runs.callbacks.trackers import scalars
+from submodel.runs.callbacks.trackers import TrackerContext, scalars
 from submodel.runs.metrics import Metrics
+from submodel.runs.training import Training
 
 os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # it would tell its makers of errors
 with needs_extra("wandb", "train.trackers: 'wandb'"):
     import wandb
 
-if TYPE_CHECKING:
-    from submodel.options import Section
-    from submodel.runs.callbacks.trackers import TrackerContext
-    from submodel.runs.training import Training
 
 MODES = ("offline", "online", "disabled")
 
