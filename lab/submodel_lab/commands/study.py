@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterable
 from dataclasses import fields, replace
 from enum import StrEnum
@@ -87,7 +86,10 @@ def study_command(
         if not as_json:
             _show(studies[-1])
     if len(studies) > 1:
-        files.append(_write_statements(folder / "statements.csv", studies))
+        from submodel_lab.theory.results import write_csv  # scipy and scikit-learn come with it
+
+        files.append(folder / "statements.csv")
+        write_csv(files[-1], [{"study": s.name, **c.as_dict()} for s in studies for c in s.claims])
         if not as_json:
             console.print(_summary(studies))
     failures = [line for study in studies for line in study.failures()]
@@ -119,15 +121,6 @@ def _summary(studies: Iterable[Study]) -> Table:
             words = ", ".join(f"{count} x {verdict}" for verdict, count in counts.items())
             table.add_row(source, parameter, study.name, words)
     return table
-
-
-def _write_statements(path: Path, studies: Iterable[Study]) -> Path:
-    rows = [{"study": study.name, **c.as_dict()} for study in studies for c in study.claims]
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
-    return path
 
 
 def _run(offer: StudyOffer, settings: Any, notes: Console) -> Study:

@@ -22,7 +22,6 @@ from submodel.experiments import (
     Findings,
     Runner,
     Way,
-    WayRecord,
     base_of,
 )
 from submodel_lab.converged.candidates import Contender
@@ -93,10 +92,8 @@ def run_to_the_end(
     contenders = contenders_of_plan(plan)
     records = converge(runner, contenders, out / "records")
     every = next(iter(plan.configs.values()))[0].train.evaluate_every
-    ways = [WayRecord(r.way.text, r.way.title, r.record(records)) for r in plan.runs]
-    findings = Findings(ways, describe_course(contenders[0].course, every), command)
-    findings.write(out / "records")
-    return findings
+    budget = describe_course(contenders[0].course, every)
+    return plan.keep(records, out / "records", budget, command)
 
 
 def scale_base(scale: Scale) -> Base:

@@ -287,14 +287,14 @@ class Study:
         claims = [{**claim.as_dict(), **version} for claim in self.claims]
         endings = [".csv", "-claims.csv", ".json", ".png"]
         table, claim_table, record, picture = (folder / (self.name + ending) for ending in endings)
-        _write_csv(table, rows)
-        _write_csv(claim_table, claims)
+        write_csv(table, rows)
+        write_csv(claim_table, claims)
         record.write_text(json.dumps(self.as_dict(), indent=1) + "\n", "utf-8")
         draw_panels(self.panels, self.title, picture)
         paths = [table, claim_table, record, picture]
         if trial_values:
             paths.append(folder / f"{self.name}-trials.csv")
-            _write_csv(paths[-1], self._trial_rows())
+            write_csv(paths[-1], self._trial_rows())
         return paths
 
     def _trial_rows(self) -> list[dict[str, Any]]:
@@ -314,7 +314,8 @@ class Study:
         ]
 
 
-def _write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write rows that may have different columns."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, names)

@@ -24,6 +24,7 @@ from submodel.experiments.budgets import (
     with_rounds,
 )
 from submodel.experiments.findings import Findings, WayRecord, write_comparison
+from submodel.experiments.records import VariantRecord
 from submodel.experiments.runner import Runner
 from submodel.experiments.ways import Way, WayRuns, describe_duplicates, parse_ways, runs_of
 from submodel.extensions import FROM_LAB, SCALES, extensions, load_extension
@@ -43,10 +44,14 @@ class ComparisonPlan:
     configs: Mapping[str, Sequence[Config]]  # by the slug of what is run
     budget: str  # in words
 
-    @property
-    def ways(self) -> list[Way]:
-        """What is compared."""
-        return [runs.way for runs in self.runs]
+    def keep(
+        self, records: Mapping[str, VariantRecord], folder: Path, budget: str, command: str
+    ) -> Findings:
+        """What it came to, by the records of all that was run, kept in a folder."""
+        ways = [WayRecord(r.way.text, r.way.title, r.record(records)) for r in self.runs]
+        findings = Findings(ways, budget, command)
+        findings.write(folder)
+        return findings
 
     def rounds(self) -> str:
         """How many each way has, in words."""
@@ -161,10 +166,7 @@ def run_plan(
     """Run what is not finished yet, and keep the records."""
     runner = Runner(out, jobs or os.cpu_count() or 1, console)
     records = dict(zip(plan.configs, runner.run(plan.configs), strict=True))
-    ways = [WayRecord(r.way.text, r.way.title, r.record(records)) for r in plan.runs]
-    findings = Findings(ways, plan.budget, command)
-    findings.write(out / "records")
-    return findings
+    return plan.keep(records, out / "records", plan.budget, command)
 
 
 def compare(
