@@ -244,11 +244,8 @@ class Kind(Generic[_T]):
             found: Any = target if is_made else self.stand_in(target)
             return Component(self, name, found, is_made=is_made)
         prefix = name.partition(":")[0]
-        if prefix in self.prefixes:
-            target = find(self.offers[prefix].path, self.key)
-            return Component(self, name, target, self.argument(name))
-        if name in self.offers:
-            return Component(self, name, find(self.offers[name].path, self.key))
+        if offer := self.offers.get(prefix if prefix in self.prefixes else name):
+            return Component(self, name, find(offer.path, self.key), self.argument(name))
         if is_path(name):
             return Component(self, name, self.stand_in(find(name, self.key)))
         if (entry := self._entry(name)) is not None:
