@@ -214,7 +214,7 @@ def setup_of_record(
     assert record.axes is not None
     axes = from_json(record.axes)
     scheme = make_scheme(config, module, axes, is_plain)
-    absent = Unsplit(ConfigError(["data: it is not here"]))
+    absent = Unsplit(ConfigError("data: it is not here"))
     return assemble_setup(config, module, axes, scheme, AbsentClients(data, absent, norms), task)
 
 

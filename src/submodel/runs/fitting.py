@@ -69,12 +69,12 @@ def fit_submodels(
     setup = training.setup
     if training.config.engine.name == "flower":
         raise ConfigError(
-            ["engine.name: the data of this run is on its devices, and fitting needs it here"]
+            "engine.name: the data of this run is on its devices, and fitting needs it here"
         )
     if not setup.axes.cut_by_capacity:
-        raise ConfigError(["capacity: the model of this run has no axes: nothing can be cut"])
+        raise ConfigError("capacity: the model of this run has no axes: nothing can be cut")
     if not capacities:
-        raise ConfigError(["capacity: none is given; 1/4, say"])
+        raise ConfigError("capacity: none is given; 1/4, say")
     sha256 = folder.result()["model_sha256"]
     plans = [_plan(training, sha256, capacity, rounds, lr, cut) for capacity in capacities]
     results = []
@@ -136,7 +136,7 @@ class _Fitting:
         has_part = setup.clients.dataset.held_out is not None
         self._clients = able_clients(setup.population, plan.capacity, keep_out=not has_part)
         if not self._clients.sample(state.round):
-            raise ConfigError([f"capacity: no client can hold {plan.capacity:g}"])
+            raise ConfigError(f"capacity: no client can hold {plan.capacity:g}")
         self._trial, self._trial_clients = _trial_of(setup, self._clients)
         self._costs = CostModel(setup.module, setup.clients.dataset.example, setup.travel)
         scaled_model = scale_model(training.setup_at(state), state.tensors, plan.capacity)
@@ -277,7 +277,7 @@ def _trial_of(setup: Setup, clients: AblePopulation) -> tuple[Examples, int]:
         able = (c for c in range(clients.count) if clients.whole.capacity(c, 0) >= capacity)
         names = tuple(client for client, _ in zip(able, range(_MOST_CLIENTS), strict=False))
     if not names:
-        raise ConfigError([f"capacity: no client can hold {clients.capacities[0]:g}"])
+        raise ConfigError(f"capacity: no client can hold {clients.capacities[0]:g}")
     positions = np.concatenate([setup.clients.indices(client) for client in names])
     return data.train.take(torch.from_numpy(positions)), len(names)
 
@@ -297,6 +297,6 @@ def _candidate_cuts(
         return cuts
     if plan.cut not in cuts:
         raise ConfigError(
-            [f"cut: the run's scheme has no sub-model of exactly {plan.capacity:g}; use 'search'"]
+            f"cut: the run's scheme has no sub-model of exactly {plan.capacity:g}; use 'search'"
         )
     return {plan.cut: cuts[plan.cut]}

@@ -48,7 +48,7 @@ def generate(
     tokeniser = read_tokens(data.text.tokens)
     numbers = list(map(int, tokeniser.encode(prompt)))
     if not numbers:
-        raise ConfigError([f"prompt: {prompt!r} has no tokens"])
+        raise ConfigError(f"prompt: {prompt!r} has no tokens")
     length, dtype = data.inputs[0], first_column(data.train.x).dtype
     draws = generator(seed, "generate").random(tokens)
     start = len(numbers)

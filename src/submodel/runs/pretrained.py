@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from submodel.errors import SubmodelError
+from submodel.errors import SubmodelError, wrap_errors
 from submodel.model.axes.verify import as_double, double
 from submodel.model.build.integers import plain_integers
 from submodel.model.inputs import Inputs, call
@@ -80,13 +80,8 @@ def as_pretrained(small: nn.Module, example: Inputs) -> nn.Module:
         fits, nearest = _search_configs(_measure_sizes(small), fields, build)
     if not fits:
         raise NoConfigError(_no_sizes(small, nearest))
-    try:
+    with wrap_errors("it is compared in double precision, and does not run there", NoConfigError):
         outputs = _precise_outputs(_double(small), example)
-    except Exception as error:  # of its own code, in a precision that it may not know
-        raise NoConfigError(
-            "it is compared in double precision, and does not run there: "
-            f"{type(error).__name__}: {error}"
-        ) from error
     reasons = []
     for fit in fits:
         sizes = _with_changes(values, fit.changes)

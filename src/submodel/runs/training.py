@@ -188,12 +188,12 @@ class Material:
         if self.outputs is not None:
             if model is None or not callable(self.outputs):
                 raise ConfigError(
-                    [f"outputs: {self.outputs!r} is not a function of what a model= returns"]
+                    f"outputs: {self.outputs!r} is not a function of what a model= returns"
                 )
             model = select_outputs(model, self.outputs)
         if self.clients is not None:
             if self.data is None:
-                raise ConfigError(["clients: lists the examples of data=, which is not given"])
+                raise ConfigError("clients: lists the examples of data=, which is not given")
             partition = parse_lists(self.clients, len(self.data.train))
             if len(partition.lists) != config.clients.client_count:
                 raise ConfigError(

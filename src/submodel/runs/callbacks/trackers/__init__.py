@@ -49,7 +49,7 @@ class TrackerContext:
         """
         if self.folder is None:
             raise ConfigError(
-                [f"{TRACKERS.key}: {tracker!r} writes into the run's folder; give out="]
+                f"{TRACKERS.key}: {tracker!r} writes into the run's folder; give out="
             )
         return self.folder
 
@@ -75,7 +75,7 @@ def _make_tracker(name: str, context: TrackerContext) -> Callback:
     except ValidationError as error:
         keys = ", ".join(str(part) for problem in error.errors() for part in problem["loc"])
         raise ConfigError(
-            [f"{TRACKERS.key}: {name!r} cannot be made: {keys} is missing, and has no default"]
+            f"{TRACKERS.key}: {name!r} cannot be made: {keys} is missing, and has no default"
         ) from None
     return cast(Callback, component.make(options, context))
 

@@ -37,7 +37,7 @@ class WandbRun(Callback):
     def __init__(self, folder: Path, mode: str = "offline") -> None:
         if mode not in MODES:
             raise ConfigError(
-                [f"train.trackers: 'wandb': WANDB_MODE={mode} is not one of {', '.join(MODES)}"]
+                f"train.trackers: 'wandb': WANDB_MODE={mode} is not one of {', '.join(MODES)}"
             )
         self._folder = folder
         self._mode = mode
