@@ -96,40 +96,22 @@ def serve_command(
 def follow(config: Config, folder: RunFolder, place: ServingPlace, as_json: bool) -> None:
     """Serve a run that has a folder, from its last round on."""
     need_flower()
-    from submodel.federation.flower.credentials import load_federation
     from submodel.federation.flower.serving import ServedRun
-    from submodel.federation.flower.superlink import Superlink
     from submodel.report.tables import plain_end
     from submodel.runs.callbacks.progress import show_progress
 
     console = talk(as_json)
-
-    def keys() -> Mapping[str, bytes]:
-        return load_federation(Path(place.federation)).public_keys() if place.federation else {}
-
-    credentials, ca, link = None, None if place.ca is None else Path(place.ca), None
-    database = folder.path / "superlink.db"
-    if place.federation is not None:
-        federation = load_federation(Path(place.federation))
-        files = federation.server
-        credentials, ca = files, files.ca
-        database = federation.folder / "superlink.db"
-        federation.check("localhost")
-    address = place.address
-    if place.own:
-        home = folder.path / ".flower"
-        link = Superlink(place.host, place.port, home, folder.link_log_file, credentials, database)
-        address = link.address
+    served_run = ServedRun(folder, place, console.print)
     console.print(
         f"serving {folder.path}: {config.model.name}, scheme {config.scheme.name}, "
         f"{config.clients.sample_size} of at most {config.clients.client_count} devices per round, "
         f"{config.train.rounds} rounds, on port {place.port} of {place.host}"
         + ", insecure"
-        * (ca is None)
+        * (place.certificate() is None)
     )
     try:
         with show_progress(config.train.rounds, console) as on_round:
-            ServedRun(folder, link, address, ca, keys, console.print).follow(on_round)
+            served_run.follow(on_round)
     except Interruption as stop:
         console.print(f"{stop}; continue with: submodel resume {folder.path}", soft_wrap=True)
         raise typer.Exit(130) from None

@@ -196,14 +196,10 @@ def status_command(
 def _list_nodes(folder: RunFolder) -> tuple[int, dict[int, Node]]:
     """The port where a run is served, and the devices that its SuperLink knows."""
     from submodel.federation.flower.control import Control
-    from submodel.federation.flower.credentials import load_federation
     from submodel.federation.flower.serving import ServingPlace
 
     place = ServingPlace.load(folder)
-    ca = None if place.ca is None else Path(place.ca)
-    if place.federation is not None:
-        ca = load_federation(Path(place.federation)).server.ca
-    control = Control(place.address, ca)
+    control = Control(place.address, place.certificate())
     try:
         return place.port, {node.id: node for node in control.nodes()}
     finally:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from flwr.app import Message, MessageType, RecordDict
@@ -32,7 +32,6 @@ from submodel.federation.flower.control import UnreachableError
 from submodel.federation.flower.grid import GridPost
 from submodel.federation.flower.messages import to_records
 from submodel.federation.flower.serving import ServedRun, ServingPlace
-from submodel.federation.flower.superlink import Superlink
 from submodel.federation.post import Reply
 from submodel.federation.roster import Entry
 from submodel.runs.loop import Interruption, RunFolder
@@ -41,6 +40,8 @@ from tests.support.commands import Command
 
 class Link:
     """A SuperLink that is alive or not."""
+
+    address = "here:1"
 
     def __init__(self) -> None:
         self.lives, self.starts = False, 0
@@ -88,9 +89,8 @@ class Scene:
     def close(self) -> None: ...
 
     def follow(self) -> None:
-        link = cast(Superlink, self.link)
-        served = ServedRun(self.folder, link, "here:1", None, self.keys, self.said.append)
-        served.follow(lambda _: None)
+        place = ServingPlace("here", 1, None)
+        ServedRun(self.folder, place, self.said.append).follow(lambda _: None)
 
 
 @pytest.fixture
@@ -98,6 +98,8 @@ def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Scen
     def make(asked: Callable[[int], str], keys: Callable[[], Mapping[str, bytes]] = dict) -> Scene:
         made = Scene(tmp_path / "run", asked, keys)
         monkeypatch.setattr(serving, "Control", made)
+        monkeypatch.setattr(serving, "Superlink", lambda *_: made.link)
+        monkeypatch.setattr(ServingPlace, "keys", lambda _: made.keys())
         return made
 
     monkeypatch.setattr(serving, "_PAUSE", 0.0)

@@ -19,6 +19,7 @@ from pydantic import TypeAdapter
 from submodel.errors import SubmodelError
 from submodel.federation.flower import probe
 from submodel.federation.flower.control import Control, UnreachableError, thin_app
+from submodel.federation.flower.credentials import load_federation
 from submodel.federation.flower.guard import is_loopback
 from submodel.federation.flower.superlink import Superlink
 from submodel.files import UnreadableError, read_typed
@@ -48,6 +49,16 @@ class ServingPlace:
     def address(self) -> str:
         """Where this machine reaches it."""
         return probe.join_address("127.0.0.1" if self.host == "0.0.0.0" else self.host, self.port)
+
+    def certificate(self) -> Path | None:
+        """The CA certificate of the server; None: insecure."""
+        if self.federation is not None:
+            return load_federation(Path(self.federation)).server.ca
+        return None if self.ca is None else Path(self.ca)
+
+    def keys(self) -> Mapping[str, bytes]:
+        """The public keys of the federation's devices, as they are now."""
+        return load_federation(Path(self.federation)).public_keys() if self.federation else {}
 
     @classmethod
     def of(cls, superlink: str, ca: Path | None) -> ServingPlace:
@@ -85,17 +96,19 @@ _PLACE = TypeAdapter(ServingPlace)
 class ServedRun:
     """One run on a SuperLink, ours or another's."""
 
-    def __init__(
-        self,
-        folder: RunFolder,
-        link: Superlink | None,
-        address: str,
-        ca: Path | None,
-        keys: Callable[[], Mapping[str, bytes]],
-        say: Say,
-    ) -> None:
-        self._folder, self._link, self._say = folder, link, say
-        self._address, self._ca, self._keys = address, ca, keys
+    def __init__(self, folder: RunFolder, place: ServingPlace, say: Say) -> None:
+        self._folder, self._place, self._say = folder, place, say
+        self._address, self._ca = place.address, place.certificate()
+        self._link: Superlink | None = None
+        credentials, database = None, folder.path / "superlink.db"
+        if place.federation is not None:
+            federation = load_federation(Path(place.federation))
+            credentials, database = federation.server, federation.folder / "superlink.db"
+            federation.check("localhost")
+        if place.own:
+            home, log = folder.path / ".flower", folder.link_log_file
+            self._link = Superlink(place.host, place.port, home, log, credentials, database)
+            self._address = self._link.address
         self._registered_keys: set[bytes] = set()
         self._control: Control | None = None
         self._run_id = 0
@@ -144,7 +157,7 @@ class ServedRun:
     def _register(self) -> None:
         """Let devices in that the federation has got since."""
         assert self._control is not None
-        for name, key in self._keys().items():
+        for name, key in self._place.keys().items():
             if key not in self._registered_keys:
                 self._control.register(key)
                 self._registered_keys.add(key)
