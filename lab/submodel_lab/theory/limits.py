@@ -25,8 +25,6 @@ from submodel_lab.theory.objective import MaskedObjective
 from submodel_lab.theory.problems import FloatArray, Problem, Quadratic, Samples, TheoryError
 from submodel_lab.theory.round_maps import four_moments
 
-_STEP = 1e-5  # of central differences, for Hessians of losses that are not quadratic
-
 
 @dataclass(frozen=True, eq=False)
 class Balance:
@@ -71,29 +69,24 @@ def balance(problem: Problem, masking: Masking, radius: float = math.inf) -> Bal
     optimum, law = objective.optimum(radius), masking.law(problem.dimension)
     factors = masking.factors(problem.dimension)
     d, n = problem.dimension, problem.clients
-    if isinstance(law, ListLaw) and (law.order != "fresh" or law.every > 1):
-        masks = np.zeros((d, d))
-        if law.order == "fresh":
-            raise TheoryError("masks that last for several rounds: no limit is known for them")
-    else:
+    masks = np.zeros((d, d))
+    if _windows(law) is None:
         masks = _mask_covariance(problem, law, factors, optimum)
     return Balance(
         optimum,
-        _hessian(problem, masking, objective, optimum),
+        objective.hessian(optimum),
         masks,
         _noise_covariance(problem, law, factors, optimum) / n,
     )
 
 
-def _hessian(
-    problem: Problem, masking: Masking, objective: MaskedObjective, w: FloatArray
-) -> FloatArray:
-    if isinstance(problem, Quadratic):
-        return np.asarray((problem.matrices * masking.moments(problem.dimension)[1]).mean(0))
-    steps = _STEP * np.eye(len(w))
-    columns = [(objective.gradient(w + e) - objective.gradient(w - e)) / (2 * _STEP) for e in steps]
-    hessian = np.array(columns)
-    return np.asarray((hessian + hessian.T) / 2)
+def _windows(law: MaskLaw) -> ListLaw | None:
+    """The windows that an epoch goes through; None where masks are fresh every round."""
+    if not isinstance(law, ListLaw) or (law.order == "fresh" and law.every == 1):
+        return None
+    if law.order == "fresh":
+        raise TheoryError("masks that last for several rounds: no limit is known for them")
+    return law
 
 
 def _mask_covariance(
@@ -160,12 +153,11 @@ def second_order_bias(problem: Quadratic, masking: Masking, steps: int) -> Float
     """
     d = problem.dimension
     law, factors = masking.law(d), masking.factors(d)
-    w = MaskedObjective(problem, masking).optimum(math.inf)
-    hessian = (problem.matrices * masking.moments(d)[1]).mean(0)
-    if isinstance(law, ListLaw) and (law.order != "fresh" or law.every > 1):
-        if law.order == "fresh":
-            raise TheoryError("masks that last for several rounds: no limit is known for them")
-        return _window_bias(problem, law, factors, w, steps, hessian)
+    objective = MaskedObjective(problem, masking)
+    w = objective.optimum(math.inf)
+    hessian = objective.hessian(w)
+    if windows := _windows(law):
+        return _window_bias(problem, windows, factors, w, steps, hessian)
     if not law.lists_all:
         raise TheoryError(f"d = {d}: the bias needs all masks, and they are too many to list")
     masks, chances = law.list_masks()
@@ -218,9 +210,8 @@ def exact_residual(problem: Quadratic, masking: Masking) -> FloatArray:
     >>> float(abs(exact_residual(quadratics(), bernoulli(1.0, 4))).max()) < 1e-12
     True
     """
-    best = MaskedObjective(problem).optimum(math.inf)
-    hessian = (problem.matrices * masking.moments(problem.dimension)[1]).mean(0)
-    return np.asarray(np.linalg.solve(hessian, MaskedObjective(problem, masking).gradient(best)))
+    best, objective = MaskedObjective(problem).optimum(math.inf), MaskedObjective(problem, masking)
+    return np.asarray(np.linalg.solve(objective.hessian(best), objective.gradient(best)))
 
 
 @dataclass(frozen=True)
@@ -265,7 +256,7 @@ def distance_bounds(problem: Problem, masking: Masking) -> DistanceBounds:
     return DistanceBounds(by_condition, unequal, smooth)
 
 
-def first_order_shift(problem: Problem, radius: float, step: float = 1e-5) -> FloatArray:
+def first_order_shift(problem: Problem, radius: float) -> FloatArray:
     """Lim (w*(1) - w*(p)) / (1 - p) for p -> 1, Bernoulli masks, any smooth strongly convex losses.
 
     It is hess F(w*)^-1 times the sum over j of grad F(w* without j), but for its own entry j: what
@@ -273,19 +264,14 @@ def first_order_shift(problem: Problem, radius: float, step: float = 1e-5) -> Fl
     """
     original = MaskedObjective(problem)
     w = original.optimum(radius)
-    d = len(w)
-    total = np.zeros(d)
-    for j in range(d):
+    total = np.zeros(len(w))
+    for j in range(len(w)):
         without = w.copy()
         without[j] = 0
         gradient = original.gradient(without)
         gradient[j] = 0
         total += gradient
-    steps = step * np.eye(d)
-    hessian = np.array(
-        [(original.gradient(w + e) - original.gradient(w - e)) / (2 * step) for e in steps]
-    )
-    return np.asarray(np.linalg.solve((hessian + hessian.T) / 2, total))
+    return np.asarray(np.linalg.solve(original.hessian(w), total))
 
 
 def variance(powers: FloatArray, probabilities: FloatArray) -> float:

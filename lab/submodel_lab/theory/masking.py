@@ -300,13 +300,14 @@ class Masking:
             raise TheoryError("a coordinate is never held: nothing can be divided by its chance")
         return np.asarray(1 / first)
 
-    def lists_every_mask(self, dimension: int) -> bool:
-        """Whether `list_masks` has all the masks, and not a fixed choice of them."""
-        return self.law(dimension).lists_all
-
     def list_masks(self, dimension: int) -> tuple[FloatArray, FloatArray]:
         """Masks (clients x masks x d) and their probabilities (clients x masks)."""
         return self.law(dimension).list_masks()
+
+    def scaled_masks(self, dimension: int) -> tuple[FloatArray, FloatArray]:
+        """The same with what held coordinates are multiplied with."""
+        masks, chances = self.list_masks(dimension)
+        return masks * self.factors(dimension)[:, None], chances
 
     def moments(self, dimension: int) -> tuple[FloatArray, FloatArray]:
         """E[m_i] (clients x d) and E[m_i m_i'] (clients x d x d), scaled; exact."""

@@ -21,6 +21,7 @@ from submodel_lab.theory.problems import FloatArray, Problem, Quadratic, Samples
 with needs_extra("server", "the lab"):
     from scipy import optimize
 
+_STEP = 1e-5  # of central differences
 _MASKS = 64  # over which delta^2 is taken, where it is no closed form
 _DRAWS = 128  # stochastic gradients of a problem of one's own
 
@@ -42,8 +43,7 @@ class MaskedObjective:
                 problem.matrices * second, problem.vectors * first, constants=problem.constants
             )
         else:
-            masks, self._chances = self.masking.list_masks(problem.dimension)
-            self._masks = masks * self.masking.factors(problem.dimension)[:, None]
+            self._masks, self._chances = self.masking.scaled_masks(problem.dimension)
 
     def value(self, w: FloatArray) -> float:
         """F_p(w) or F_m(w) at one point."""
@@ -67,6 +67,16 @@ class MaskedObjective:
             many = np.broadcast_to(points, (self.problem.clients, *points.shape))
             return np.asarray(self._exact.gradients(many).mean(0))
         return np.stack([self.gradient(w) for w in points])
+
+    def hessian(self, w: FloatArray) -> FloatArray:
+        """Its Hessian: exact for quadratics, by central differences otherwise."""
+        if self._exact is not None:
+            return np.asarray(self._exact.matrices.mean(0))
+        steps = _STEP * np.eye(len(w))
+        hessian = np.array(
+            [(self.gradient(w + e) - self.gradient(w - e)) / (2 * _STEP) for e in steps]
+        )
+        return np.asarray((hessian + hessian.T) / 2)
 
     def optimum(self, radius: float, start: FloatArray | None = None) -> FloatArray:
         """w*(p): the least point in the ball; exact for quadratics, L-BFGS from 0 or a start."""
@@ -96,8 +106,7 @@ class MaskedObjective:
         if self._exact is None:
             masks, chances = self._masks, self._chances
         else:
-            mask_list, chances = self.masking.list_masks(self.problem.dimension)
-            masks = mask_list * self.masking.factors(self.problem.dimension)[:, None]
+            masks, chances = self.masking.scaled_masks(self.problem.dimension)
         mask_gradients = masks * self.problem.gradients(masks * w)
         return float((np.square(mask_gradients).sum(-1) * chances).sum(1).mean())
 
@@ -187,11 +196,10 @@ def gradient_variance(problem: Problem, masking: Masking, radius: float) -> floa
     if isinstance(problem, Quadratic):
         powers = np.einsum("idd->id", masking.moments(d)[1])  # E[m^2], with the masks' factors
         return float(powers.mean(1).max()) * problem.noise**2
-    masks, chances = masking.list_masks(d)
+    masks, chances = masking.scaled_masks(d)
     if masks.shape[1] > _MASKS:  # of a list in order: some from everywhere in it
         choice = generator(0, "masks of a variance").permutation(masks.shape[1])[:_MASKS]
         masks, chances = masks[:, choice], chances[:, choice]
-    masks = masks * masking.factors(d)[:, None]
     worst = 0.0
     for w in sphere_points(problem, radius, 8)[0]:
         total = _example_variance(problem, masks, w)
@@ -234,7 +242,7 @@ def constants(
     estimates = ["zeta2"]
     if not isinstance(problem, Quadratic):
         estimates = ["G", "delta2", "zeta2", "D_max"]
-    if not masking.lists_every_mask(problem.dimension):
+    if not masking.law(problem.dimension).lists_all:
         estimates.append("sigma2")
     return Constants(
         L=problem.smoothness,
@@ -251,22 +259,8 @@ def constants(
     )
 
 
-def total_variation(first: FloatArray, second: FloatArray) -> float:
-    """Half the l1 distance of two discrete distributions.
-
-    >>> total_variation(np.array([0.5, 0.5]), np.array([1.0, 0.0]))
-    0.5
-    """
-    return float(np.abs(first - second).sum()) / 2
-
-
-def largest_distance(distributions: FloatArray) -> float:
-    """D_max: the largest total variation between two clients (clients x outcomes)."""
-    return max(total_variation(a, b) for a in distributions for b in distributions)
-
-
 def client_distance(problem: Problem) -> float:
-    """D_max of a problem's clients: of their labels, or of their losses if they have no examples.
+    """D_max, the largest total variation between two clients: of their labels, or of their losses.
 
     A client of a quadratic has one loss, so two clients are as far apart as can be, or equal. Of a
     problem of one's own it is not known: NaN.
@@ -274,11 +268,11 @@ def client_distance(problem: Problem) -> float:
     if isinstance(problem, Samples):
         weights = problem.example_weights[:, None]
         kinds = np.unique(problem.y[np.broadcast_to(weights > 0, problem.y.shape)])
-        shares = [
+        shares = np.array([
             [((labels == kind) * weight).sum(-1).mean() for kind in kinds]
             for labels, weight in zip(problem.y, weights, strict=True)
-        ]
-        return largest_distance(np.array(shares))
+        ])  # fmt: skip
+        return max(float(np.abs(one - other).sum()) / 2 for one in shares for other in shares)
     if isinstance(problem, Quadratic):
         same = (problem.matrices == problem.matrices[0]).all()
         return float(not (same and (problem.vectors == problem.vectors[0]).all()))
