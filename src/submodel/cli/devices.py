@@ -98,7 +98,7 @@ def follow(config: Config, folder: RunFolder, place: ServingPlace, as_json: bool
     need_flower()
     from submodel.federation.flower.serving import ServedRun
     from submodel.report.tables import plain_end
-    from submodel.runs.callbacks.progress import show_progress
+    from submodel.runs.callbacks.progress import describe_end, show_progress
 
     console = talk(as_json)
     served_run = ServedRun(folder, place, console.print)
@@ -118,10 +118,7 @@ def follow(config: Config, folder: RunFolder, place: ServingPlace, as_json: bool
     if as_json:
         print_json(plain_end(folder))
         return
-    summary = folder.summary() or {}
-    if "test_accuracy" in summary:
-        console.print(f"test accuracy {summary['test_accuracy']:.1%}", end=", ")
-    console.print(f"test loss {summary['test_loss']:.4f} after {summary['rounds']} rounds")
+    console.print(describe_end(folder.summary() or {}))
 
 
 def join_command(

@@ -152,7 +152,7 @@ def _train_and_show(
     force: bool,
 ) -> None:
     from submodel.report.tables import cost_rows, cost_table, plain_end
-    from submodel.runs.callbacks.progress import Progress, describe_test
+    from submodel.runs.callbacks.progress import Progress, describe_end
     from submodel.runs.loop import run_rounds
 
     config, setup, console = training.config, training.setup, talk(as_json)
@@ -166,9 +166,7 @@ def _train_and_show(
         print_json(plain_end(folder))
         return
     console.print(cost_table(cost_rows(setup)))
-    summary = folder.summary() or {}
-    scores = sorted(describe_test(summary), key=lambda text: not text.startswith("test accuracy"))
-    console.print(f"{', '.join(scores)} after {summary['rounds']} rounds")
+    console.print(describe_end(folder.summary() or {}))
     if folder.curves_file.is_file():
         console.print(f"curves: {folder.curves_file}")
 

@@ -68,6 +68,16 @@ def describe_test(entries: Mapping[str, Any]) -> list[str]:
     ]
 
 
+def describe_end(summary: Mapping[str, Any]) -> str:
+    """The test scores of a finished run in words, the accuracy first.
+
+    >>> describe_end({"rounds": 9, "test_loss": 1.5, "test_accuracy": 0.5})
+    'test accuracy 50.0%, test loss 1.5000 after 9 rounds'
+    """
+    scores = sorted(describe_test(summary), key=lambda text: not text.startswith("test accuracy"))
+    return f"{', '.join(scores)} after {summary['rounds']} rounds"
+
+
 @contextmanager
 def show_progress(rounds: int, console: Console) -> Iterator[OnRound]:
     """Yield a function to call with the line of every completed round."""
