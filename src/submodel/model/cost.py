@@ -21,7 +21,7 @@ from submodel.model.axes.forward import isolate, run, tensors_in
 from submodel.model.axes.keep import DispatchMode
 from submodel.model.build import build_module, skeleton, tensors_of, to_device
 from submodel.model.cut import WHOLE, Cut, UnitCut
-from submodel.model.inputs import Inputs
+from submodel.model.inputs import Inputs, map_leaves
 from submodel.model.meta import shortcut
 from submodel.model.travel import Travel, untrained_names
 
@@ -46,13 +46,7 @@ class Cost:
 
 def on_meta(inputs: Any) -> Any:
     """Example inputs without values: enough to count with."""
-    if isinstance(inputs, Tensor):
-        return inputs.to("meta")
-    if isinstance(inputs, Mapping):
-        return {key: on_meta(value) for key, value in inputs.items()}
-    if isinstance(inputs, tuple):
-        return tuple(on_meta(value) for value in inputs)
-    return inputs
+    return map_leaves(lambda leaf: leaf.to("meta") if isinstance(leaf, Tensor) else leaf, inputs)
 
 
 class CostModel:

@@ -14,6 +14,19 @@ Inputs = Tensor | tuple[Any, ...] | Mapping[str, Any]
 """One tensor, the positional arguments of a forward, or its keyword arguments."""
 
 
+def map_leaves(function: Callable[[Any], Any], value: Any) -> Any:
+    """Nested mappings, lists and tuples with everything in them replaced.
+
+    >>> map_leaves(lambda leaf: leaf + 1, (1, {"a": [2]}))
+    (2, {'a': [3]})
+    """
+    if isinstance(value, Mapping):
+        return {name: map_leaves(function, inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple) and not hasattr(value, "_fields"):  # no named tuple
+        return type(value)([map_leaves(function, inner) for inner in value])
+    return function(value)
+
+
 def as_tensors(value: Any) -> Any:
     """The value with every NumPy array in it, its tuples and dictionaries as a tensor.
 
@@ -23,19 +36,19 @@ def as_tensors(value: Any) -> Any:
     >>> as_tensors((np.ones(2), {"a": np.arange(2)}))
     (tensor([1., 1.]), {'a': tensor([0, 1])})
     """
-    if isinstance(value, np.ndarray):
-        array = value.astype(np.float32) if value.dtype == np.float64 else value
+
+    def convert(leaf: Any) -> Any:
+        if not isinstance(leaf, np.ndarray):
+            return leaf
+        array = leaf.astype(np.float32) if leaf.dtype == np.float64 else leaf
         try:
             with warnings.catch_warnings():  # an array that must not be written is not
                 warnings.filterwarnings("ignore", "The given NumPy array is not writable")
                 return torch.from_numpy(np.ascontiguousarray(array))
         except TypeError:
-            return value
-    if isinstance(value, Mapping):
-        return {name: as_tensors(inner) for name, inner in value.items()}
-    if isinstance(value, tuple | list):
-        return type(value)([as_tensors(inner) for inner in value])
-    return value
+            return leaf
+
+    return map_leaves(convert, value)
 
 
 def arguments(inputs: Inputs) -> tuple[tuple[Any, ...], Mapping[str, Any]]:

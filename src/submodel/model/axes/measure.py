@@ -27,6 +27,7 @@ from submodel.model.axes.verify import (
     complaint,
     distance,
     double,
+    exchange,
 )
 from submodel.model.build import build_module
 from submodel.model.build.module import settle_spectral_norms
@@ -168,15 +169,14 @@ class Sub:
             for axis, kept_units in self.cut.units.items()
         }
         other = UnitCut(self.cut.axes, order)
-        tensors = [*self.module.named_parameters(), *self.module.named_buffers()]
-        original_data = [tensor.data for _, tensor in tensors]
-        for name, tensor in tensors:
-            tensor.data = copy_part(other, name, self.trial.values(name))
-        settle_spectral_norms(self.module)
-        gap = distance(self.outputs, self._run())
-        for (_, tensor), data in zip(tensors, original_data, strict=True):
-            tensor.data = data
-        return gap
+        tensors = dict([*self.module.named_parameters(), *self.module.named_buffers()])
+
+        def reordered(name: str) -> Tensor:
+            return copy_part(other, name, self.trial.values(name))
+
+        with exchange(tensors, reordered, tensors.values()):
+            settle_spectral_norms(self.module)
+            return distance(self.outputs, self._run())
 
 
 class Subs:

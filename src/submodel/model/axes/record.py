@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -155,6 +156,13 @@ class Record:
     def mix(self, expression: Layout, words: str) -> None:
         """Note that an operator combines the units of these axes, so that masking is not exact."""
         self.mixes.append((expression, words))
+
+
+def flat_tensors(value: Any) -> list[Tensor]:
+    """The tensors in what an operator takes or returns, in order."""
+    if isinstance(value, Tensor):
+        return [value]
+    return [t for v in value for t in flat_tensors(v)] if isinstance(value, list | tuple) else []
 
 
 def storage(tensor: Tensor) -> int:

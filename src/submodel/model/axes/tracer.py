@@ -43,7 +43,7 @@ from submodel.model.axes.reach import alias_problem, copied_aliases
 from submodel.model.axes.record import Reason, Record, is_natural, source_line
 from submodel.model.axes.rules.call import OperatorWatch
 from submodel.model.axes.verify import Example, verify_on
-from submodel.model.inputs import Inputs, as_tensors
+from submodel.model.inputs import Inputs, as_tensors, map_leaves
 
 ModuleCall = tuple[tuple[Any, ...], dict[str, Any], Any]
 """The arguments of a call, those by name, and the result."""
@@ -132,22 +132,15 @@ def _lengthen(inputs: Inputs, short: list[Tensor], d: int, size: int) -> Iterato
             return value.masked_fill(value == size, more) if lengths else value
         return more if type(value) is int and value == size else value
 
-    all_longer = {id(t): repeat(t) for t in short}
-    yield _replace_tensors(inputs, all_longer, recount)
-    yield _replace_tensors(inputs, all_longer)
+    def exchange(new: Mapping[int, Tensor]) -> Inputs:
+        exchanged: Inputs = map_leaves(lambda leaf: new.get(id(leaf), leaf), inputs)
+        return exchanged
+
+    longer = {id(t): repeat(t) for t in short}
+    yield map_leaves(lambda leaf: longer[id(leaf)] if id(leaf) in longer else recount(leaf), inputs)
+    yield exchange(longer)
     for tensor in short if len(short) > 1 else ():
-        yield _replace_tensors(inputs, {id(tensor): repeat(tensor)})
-
-
-def _replace_tensors(
-    value: Any, new: Mapping[int, Tensor], other: Callable[[Any], Any] = lambda value: value
-) -> Any:
-    """Some tensors exchanged, everything else as ``other`` says, in nested containers too."""
-    if isinstance(value, Mapping):
-        return {key: _replace_tensors(item, new, other) for key, item in value.items()}
-    if type(value) in (list, tuple):
-        return type(value)(_replace_tensors(item, new, other) for item in value)
-    return new[id(value)] if id(value) in new else other(value)
+        yield exchange({id(tensor): repeat(tensor)})
 
 
 def _runs(module: nn.Module, inputs: Inputs, outputs: Callable[[Any], Any] | None) -> bool:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache, cached_property
 from typing import Any
 
@@ -28,7 +28,7 @@ from submodel.model.axes.forward import isolate, outputs_of, run, weights_of
 from submodel.model.axes.keep import DispatchMode, Memory, copy_with, is_large, keep_shared
 from submodel.model.axes.layout import Indices
 from submodel.model.axes.record import storage
-from submodel.model.inputs import Inputs
+from submodel.model.inputs import Inputs, map_leaves
 from submodel.randomness import generator, key
 
 TOLERANCE = {torch.float64: 1e-7, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
@@ -169,7 +169,7 @@ class Trial:
         parameters = dict(running.named_parameters(remove_duplicate=False))
         with (
             keep_shared(self.module, running) as shared,
-            _exchange(self.weights, values, {id(tensor) for tensor in shared}),
+            exchange(self.weights, lambda name: values(name).clone(), shared),
             OnDemand(parameters, values) if on_demand else contextlib.nullcontext(),
         ):
             yield running
@@ -187,15 +187,16 @@ class Trial:
 
 
 @contextlib.contextmanager
-def _exchange(
-    tensors: Mapping[str, Tensor], values: Values, which: Collection[int]
+def exchange(
+    tensors: Mapping[str, Tensor], values: Values, which: Iterable[Tensor]
 ) -> Iterator[None]:
-    """Those of the tensors that have these ids hold other values in here."""
-    original_data = [(tensor, tensor.data) for tensor in tensors.values() if id(tensor) in which]
+    """Those of the tensors hold other values in here."""
+    ids = set(map(id, which))
+    exchanged = {name: tensor for name, tensor in tensors.items() if id(tensor) in ids}
+    original_data = [(tensor, tensor.data) for tensor in exchanged.values()]
     try:
-        for name, tensor in tensors.items():
-            if id(tensor) in which:
-                tensor.data = values(name).clone()
+        for name, tensor in exchanged.items():
+            tensor.data = values(name)
         yield
     finally:
         for tensor, data in original_data:
@@ -287,11 +288,11 @@ def double() -> Iterator[None]:
 
 def as_double(value: Any) -> Any:
     """The same values in double precision, in nested containers too."""
-    if isinstance(value, Tensor):
-        return value.double() if value.is_floating_point() else value
-    if isinstance(value, Mapping):
-        return {key: as_double(item) for key, item in value.items()}
-    return type(value)(map(as_double, value)) if type(value) in (list, tuple) else value
+
+    def convert(leaf: Any) -> Any:
+        return leaf.double() if isinstance(leaf, Tensor) and leaf.is_floating_point() else leaf
+
+    return map_leaves(convert, value)
 
 
 def distance(before: list[Tensor], after: list[Tensor]) -> float:

@@ -32,7 +32,7 @@ from submodel.model.axes.forward import (
 from submodel.model.axes.keep import DispatchMode
 from submodel.model.axes.layout import Units
 from submodel.model.axes.reach import HeldItem, alias_problem, copied_aliases, reach
-from submodel.model.axes.record import failing_line, storage
+from submodel.model.axes.record import failing_line, flat_tensors, storage
 from submodel.model.axes.verify import Outputs
 from submodel.model.cut import Cut, UnitCut
 from submodel.model.inputs import Inputs
@@ -162,18 +162,10 @@ class Reads(DispatchMode, Generic[_T]):
     def _see(
         self, func: torch._ops.OpOverload, args: tuple[Any, ...], keywords: Mapping[str, Any]
     ) -> Any:
-        for tensor in _tensors((*args, *keywords.values())):
+        for tensor in flat_tensors((*args, *keywords.values())):
             if tensor.layout is torch.strided and (key := self._key(tensor)) in self._memories:
                 self._note(self._memories[key])
         return super()._see(func, args, keywords)
-
-
-def _tensors(values: Sequence[Any]) -> Iterator[Tensor]:
-    for value in values:
-        if isinstance(value, Tensor):
-            yield value
-        elif isinstance(value, list | tuple):
-            yield from _tensors(value)
 
 
 class OutputCheck:

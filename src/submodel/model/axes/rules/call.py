@@ -15,7 +15,7 @@ from torch import Tensor
 
 from submodel.model.axes.keep import DispatchMode
 from submodel.model.axes.layout import ONE, FixedPart, Layout
-from submodel.model.axes.record import Dimensions, Record, TensorFacts
+from submodel.model.axes.record import Dimensions, Record, TensorFacts, flat_tensors
 
 Results = list[Sequence[Layout]]
 """The dimensions of each result; results that a rule leaves out freeze what they came from."""
@@ -53,7 +53,7 @@ class Call:
 
     def tensors(self) -> list[Tensor]:
         """All tensor arguments, those in lists too."""
-        return _flat(list(self.arguments.values()))
+        return flat_tensors(list(self.arguments.values()))
 
     def unify(self, one: Layout, other: Layout) -> Layout:
         """Make two dimensions the same."""
@@ -209,7 +209,7 @@ class OperatorWatch(DispatchMode):
         }
         result = func(*args, **keywords)
         name = func._schema.name.split("::")[-1]
-        self._apply(rule, Call(self.record, name, arguments, _flat(result)))
+        self._apply(rule, Call(self.record, name, arguments, flat_tensors(result)))
         return result
 
     def _decompose(
@@ -255,13 +255,6 @@ def _dimensions(call: Call) -> Iterator[Layout]:
     """The dimensions of everything that an operator reads."""
     for tensor in call.tensors():
         yield from call.record.of(tensor).dimensions
-
-
-def _flat(result: Any) -> list[Tensor]:
-    """The tensors in what an operator takes or returns, in order."""
-    if isinstance(result, Tensor):
-        return [result]
-    return [t for r in result for t in _flat(r)] if isinstance(result, list | tuple) else []
 
 
 @cache
