@@ -14,14 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from submodel.errors import PlanError
-from submodel.model.axes import declare, trace
+from submodel.model.axes import declare
 from submodel.model.axes.declare import Axes, axes_fingerprint, from_json, to_json
 from submodel.model.axes.layout import Along, Concatenation, FixedPart, Product
 from submodel.model.cut import WHOLE as EVERYTHING
 from submodel.model.cut import CutSource, PlannedCut, UnitCut, copy_part, count_values, gather
 from submodel.schemes import Draw, Random, Rolling, Static
 from submodel.schemes.draw import draw_coordinates, draw_units
-from tests.model.zoo import Entry, convolutional, transformer
 
 WHOLE = {
     "conv": torch.arange(6 * 4 * 3 * 3).view(6, 4, 3, 3).float(),
@@ -181,13 +180,6 @@ def test_a_plan_is_read_as_it_was_written() -> None:
     assert PlannedCut.from_json(large, most=1000).value_count("w", (2000, 2000)) == 1000**2
     with pytest.raises(PlanError, match="1,000 positions; at most 999"):
         PlannedCut.from_json(large, most=999)
-
-
-@pytest.mark.parametrize("entry", [*convolutional.BUILT_IN, *transformer.ENTRIES], ids=str)
-def test_axes_are_read_as_they_were_written(entry: Entry) -> None:
-    module, inputs = entry.make()
-    axes = trace(module, inputs, outputs=entry.outputs, verify=False)
-    assert from_json(to_json(axes)) == axes
 
 
 RIGHT = Axes(

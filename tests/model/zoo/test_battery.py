@@ -188,21 +188,6 @@ def test_the_other_factor_of_each_product_can_be_cut_instead(entry: Entry) -> No
 
 
 @each
-def test_the_trace_tells_whether_cutting_is_masking(entry: Entry) -> None:
-    given = case(entry)
-    assert any(axis in given.axes.inexact for axis in given.cut.units) == entry.mixes
-
-
-@each
-def test_at_full_capacity_the_sub_model_is_the_full_model(entry: Entry) -> None:
-    given = case(entry)
-    whole = build_module(given.module, UnitCut(given.axes, {}))
-    with torch.no_grad():
-        got = entry.result(whole, given.inputs)
-        assert torch.equal(got, entry.result(given.module, given.inputs))
-
-
-@each
 @pytest.mark.parametrize("rule", ["fill_in", "selective"])
 def test_untouched_values_merge_to_the_same_bits(entry: Entry, rule: str) -> None:
     given = case(entry)
