@@ -142,15 +142,14 @@ class CostModel:
         if self._formula_axes is None and len(self._flops) > _SHAPES:
             self._formula_axes = axes
             try:
-                formula = FlopFormula.find(axes, self._operations)
+                formula = FlopFormula.find(
+                    axes, lambda cut: count_flops(self.build(cut), self.inputs).operations
+                )
             except (SubmodelError, ValueError, RuntimeError):  # a net may not have just any sizes
                 formula = None
             if formula is not None and all(formula(dict(k)) == n for k, n in self._flops.items()):
                 self._formula = formula
         return self._formula if self._formula_axes is axes else None
-
-    def _operations(self, cut: Cut) -> list[int]:
-        return count_flops(self.build(cut), self.inputs).operations
 
 
 @dataclass(frozen=True)

@@ -40,10 +40,6 @@ def _first(names: list[str], most: int) -> str:
     return ", ".join(names[:most] + more)
 
 
-def _position(layout: Layout, axis: str) -> str:
-    return "" if isinstance(layout, Along) else f" = {_part(layout, axis, outermost=True)}"
-
-
 def _part(layout: Layout, axis: str, outermost: bool = False) -> str:
     if isinstance(layout, Along) and layout.axis == axis:
         return "_"
@@ -56,28 +52,6 @@ def _part(layout: Layout, axis: str, outermost: bool = False) -> str:
 
 _MOST_AXES = 24
 _MOST_MEMBERS = 3
-
-
-def axes_html(axes: Axes) -> str:
-    """The axes as HTML."""
-    largest = max(axes.sizes.values(), default=1)
-    rows = [
-        [cell(axis), cell(f"{size:,}"), _bar(size, largest), cell(_members(axes, axis))]
-        for axis, size in list(axes.sizes.items())[:_MOST_AXES]
-    ]
-    cut_axes = axes.cut_by_capacity
-    lines = []
-    if (more := len(axes.sizes) - _MOST_AXES) > 0:
-        lines.append(f"and {more} more axes")
-    lines += [f"kept whole: {axis}: {reason}" for axis, reason in axes.kept_whole.items()]
-    lines.append(f"sub-model = masked model: {_exactness(axes)}")
-    if axes.frozen:
-        count = len(axes.frozen)
-        dimensions = "1 dimension is" if count == 1 else f"{count} dimensions are"
-        lines.append(f"{dimensions} never cut, or only in part: print(axes) says why")
-    title = f"Axes: {len(axes.sizes)}, of which capacities cut {len(cut_axes)}"
-    table = grid_of_cells(("axis", "units", "", "where"), rows, numbers=(1,))
-    return card(title, table, *map(line_of_text, lines))
 
 
 def _bar(size: int, largest: int) -> str:
@@ -201,7 +175,10 @@ class Axes(Saved):
         width = max([4, *(len(name) for name in self.sizes)])
         lines = [f"{'axis':{width}}  size  members"]
         for axis, size in self.sizes.items():
-            places = [f"{where}{_position(lay, axis)}" for where, lay in members(self, axis)]
+            places = [
+                where if isinstance(layout, Along) else f"{where} = {_part(layout, axis, True)}"
+                for where, layout in members(self, axis)
+            ]
             lines.append(f"{axis:{width}}  {size:4}  {_first(places, most)}")
             remarks = [f"not exact: {words}" for words in self.inexact.get(axis, ())]
             if axis in self.kept_whole:
@@ -223,7 +200,24 @@ class Axes(Saved):
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
-        return axes_html(self)
+        largest = max(self.sizes.values(), default=1)
+        rows = [
+            [cell(axis), cell(f"{size:,}"), _bar(size, largest), cell(_members(self, axis))]
+            for axis, size in list(self.sizes.items())[:_MOST_AXES]
+        ]
+        cut_axes = self.cut_by_capacity
+        lines = []
+        if (more := len(self.sizes) - _MOST_AXES) > 0:
+            lines.append(f"and {more} more axes")
+        lines += [f"kept whole: {axis}: {reason}" for axis, reason in self.kept_whole.items()]
+        lines.append(f"sub-model = masked model: {_exactness(self)}")
+        if self.frozen:
+            count = len(self.frozen)
+            dimensions = "1 dimension is" if count == 1 else f"{count} dimensions are"
+            lines.append(f"{dimensions} never cut, or only in part: print(axes) says why")
+        title = f"Axes: {len(self.sizes)}, of which capacities cut {len(cut_axes)}"
+        table = grid_of_cells(("axis", "units", "", "where"), rows, numbers=(1,))
+        return card(title, table, *map(line_of_text, lines))
 
 
 def declare(

@@ -120,12 +120,15 @@ class ForwardError(SubmodelError, RuntimeError):
 def explain(module: nn.Module, inputs: Any, error: Exception) -> str:
     """What was given, where it failed and why; and a change to the inputs that makes it run."""
     positional, keywords = arguments(inputs)
-    text = f"{type(module).__name__} does not run on {_describe_inputs(inputs)}"
+    given = [_describe(value) for value in positional]
+    given += [f"{name} = {_describe(value)}" for name, value in keywords.items()]
+    text = f"{type(module).__name__} does not run on {', '.join(given) or 'no inputs'}"
     if (misfit := _signature_misfit(module, positional, keywords)) is not None:
         return f"{text}: {misfit}"
     path, layer = innermost(module, error.__traceback__)
     where = f" in {path!r} ({type(layer).__name__})" if path else ""
-    text += f": {type(error).__name__}{where}: {_first_line(error)}"
+    reason = next((line for line in str(error).splitlines() if line.strip()), "no reason given")
+    text += f": {type(error).__name__}{where}: {reason}"
     tensors = [value for value in (*positional, *keywords.values()) if isinstance(value, Tensor)]
     if (hint := _placement(module, tensors)) is not None:
         return f"{text}; {hint}"
@@ -139,22 +142,11 @@ def explain(module: nn.Module, inputs: Any, error: Exception) -> str:
     return text
 
 
-def _describe_inputs(inputs: Any) -> str:
-    positional, keywords = arguments(inputs)
-    descriptions = [_describe(value) for value in positional]
-    descriptions += [f"{name} = {_describe(value)}" for name, value in keywords.items()]
-    return ", ".join(descriptions) or "no inputs"
-
-
 def _describe(value: Any) -> str:
     if isinstance(value, Tensor):
         kind = str(value.dtype).removeprefix("torch.")
         return f"an input of shape {tuple(value.shape)} and type {kind}"
-    return f"a {type(value).__name__}"
-
-
-def _first_line(error: Exception) -> str:
-    return next((line for line in str(error).splitlines() if line.strip()), "no reason given")
+    return _kind(value)
 
 
 def _signature_misfit(

@@ -11,7 +11,7 @@ scale) is not a size. What happens inside torch's own layers is left to those wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from inspect import signature
 from typing import Any
@@ -260,7 +260,8 @@ class _Watch(TorchFunctionMode):
         if shows_size and name not in SHOWING_NO_SIZE and args and isinstance(args[0], Tensor):
             self._note_sizes(args[0])  # a length, strides, an array, ...
         if name in PARTING:
-            self._note_parts(parted_dimension(name, args, keywords), result)
+            parted = parted_dimension(name, args, keywords)
+            self._note_alike([(p, parted) for p in result if p.shape == result[0].shape])
         size_values = set()
         if any(id(value) in self.known_shapes for value in (*args, *keywords.values())):
             return result
@@ -271,7 +272,10 @@ class _Watch(TorchFunctionMode):
                 number = number_of(value)
                 sizing = Sizing(number, dimensions[dimension], path, groups, source_line())
                 self.log.sizings.append(sizing)
-        no_sizes = name in TAKING_NO_SIZES or _of_positions(args)
+        # of whole numbers only, it computes positions, which are never cut
+        operands = [a for a in args if isinstance(a, Tensor)]
+        of_values = any(t.is_floating_point() or t.is_complex() for t in operands)
+        no_sizes = name in TAKING_NO_SIZES or (bool(operands) and not of_values)
         for value in integers_in((args, keywords)):
             if isinstance(value, TracedInt) and id(value) not in size_values and name not in MAKING:
                 sources = () if no_sizes else leaves(value.number)
@@ -302,9 +306,10 @@ class _Watch(TorchFunctionMode):
         self.log.sizes_read.update(dict.fromkeys(dimensions or ()))
         return dimensions
 
-    def _note_parts(self, dimension: int, parts: Sequence[Tensor]) -> None:
-        parts_dimensions = [self.dimensions(p) for p in parts if p.shape == parts[0].shape]
-        self.log.parts.append([k[dimension] for k in parts_dimensions if k is not None])
+    def _note_alike(self, places: Iterable[tuple[Tensor, int]]) -> None:
+        """Note that dimensions of tensors must stay equal."""
+        known = [(self.dimensions(tensor), d) for tensor, d in places]
+        self.log.parts.append([dimensions[d] for dimensions, d in known if dimensions is not None])
 
     def _note_attention(self, args: tuple[Any, ...], keywords: Mapping[str, Any]) -> None:
         """Torch's attention as a function has one width for its input, its heads and its output."""
@@ -316,9 +321,7 @@ class _Watch(TorchFunctionMode):
             heads += joint_weight.split(width)
         output_weight = arguments["out_proj_weight"]
         alike = [(arguments["query"], -1), (output_weight, 0), (output_weight, 1)]
-        alike += [(weight, 0) for weight in heads if weight is not None]
-        dimensions = [(self.dimensions(tensor), d) for tensor, d in alike]
-        self.log.parts.append([dims[d] for dims, d in dimensions if dims is not None])
+        self._note_alike([*alike, *((weight, 0) for weight in heads if weight is not None)])
 
     def _note_like(self, model: Tensor, result: Tensor) -> None:
         """A tensor made in the shape of another keeps to it."""
@@ -338,12 +341,6 @@ class _Watch(TorchFunctionMode):
             if dimensions is not None and tensor.shape[dimension] > 1:
                 number = Attribute(f"{path}.{what}" if path else what)
                 self.log.layers.append(Sizing(number, dimensions[dimension], path, groups))
-
-
-def _of_positions(args: tuple[Any, ...]) -> bool:
-    """Whether a function computes with whole numbers only: positions, which are never cut."""
-    operands = [a for a in args if isinstance(a, Tensor)]
-    return bool(operands) and not any(t.is_floating_point() or t.is_complex() for t in operands)
 
 
 def _of_tensors(result: Any) -> bool:

@@ -109,7 +109,12 @@ class Record:
         """
         facts = self.tensors.get(id(tensor))
         if facts is None:
-            facts = self._unknown(tensor)
+            dimensions = self._owner_dimensions(tensor, read=True)
+            if dimensions is None:
+                self.add_fixed(tensor, "a constant that is no parameter and no buffer")
+            else:
+                self.add(tensor, dimensions, weight=True)
+            facts = self.tensors[id(tensor)]
         for expression, reason in facts.pending:
             self.algebra.freeze(expression, reason)
         self.read.setdefault(id(facts.tensor), len(self.read))
@@ -129,14 +134,6 @@ class Record:
                     a for d in facts.dimensions for a in atoms(self.algebra.resolve(d))
                 )
         return starting_atoms
-
-    def _unknown(self, tensor: Tensor) -> TensorFacts:
-        dimensions = self._owner_dimensions(tensor, read=True)
-        if dimensions is None:
-            self.add_fixed(tensor, "a constant that is no parameter and no buffer")
-        else:
-            self.add(tensor, dimensions, weight=True)
-        return self.tensors[id(tensor)]
 
     def _owner_dimensions(self, tensor: Tensor, read: bool = False) -> Dimensions | None:
         """The dimensions of the parameter whose memory a tensor shares; None if there is none."""

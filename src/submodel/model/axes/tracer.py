@@ -260,11 +260,15 @@ def _watch_forward(
         ):  # what ``outputs`` computes is watched as well
             record.algebra.locate = _add_line
             runs = [outputs_of(run(running, inputs), outputs)]
-            _refuse_late(running, record)
+            if late := [n for n, p in running.named_parameters() if id(p) not in record.weights]:
+                problem = "made by the forward; run the module once before"
+                raise ConfigError([f"{name}: {problem}" for name in late])
             _run_passed_by(record, running, calls)
             if any(record.dimensions_of(tensor) is not None for tensor in memory.new_tensors()):
                 runs.append(outputs_of(run(running, inputs), outputs))
-        _refuse_aliases(second, record)
+        # a second tensor in the memory of a weight would be neither cut nor trained
+        if read := [names for one, names in second.items() if one in record.read]:
+            raise ConfigError([alias_problem(path, weight) for path, weight, _ in read])
     record.algebra.locate = str
     return runs
 
@@ -306,24 +310,8 @@ def _kinds(module: object, example_inputs: object, outputs: object) -> Iterator[
         yield f"outputs: {outputs!r} is not a function of what the forward returns"
 
 
-def _refuse_late(module: nn.Module, record: Record) -> None:
-    """A parameter that the forward itself makes is gone with what else it wrote down."""
-    late = [name for name, p in module.named_parameters() if id(p) not in record.weights]
-    if late:
-        raise ConfigError(
-            [f"{name}: made by the forward; run the module once before" for name in late]
-        )
-
-
 def _tensors(module: nn.Module) -> list[Tensor]:
     return [*module.parameters(), *module.buffers()]
-
-
-def _refuse_aliases(second: Mapping[int, tuple[str, str, object]], record: Record) -> None:
-    """A second tensor in the memory of a weight is cut or trained by nobody."""
-    read = [names for one, names in second.items() if one in record.read]
-    if read:
-        raise ConfigError([alias_problem(path, weight) for path, weight, _ in read])
 
 
 def _freeze_outputs(

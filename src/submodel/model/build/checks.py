@@ -286,16 +286,11 @@ def _misfits(axes: Axes, units: Units) -> Iterator[str]:
             or positions.ndim != 1
             or positions.dtype.kind != "i"
         ):
-            mask = " np.flatnonzero(mask) makes them of a mask" if _is_mask(positions) else ""
-            yield f"units[{axis!r}]: want positions, a NumPy array of whole numbers;{mask}".rstrip(
-                ";"
-            )
+            is_mask = isinstance(positions, np.ndarray) and positions.dtype == np.bool_
+            more = "; np.flatnonzero(mask) makes them of a mask" if is_mask else ""
+            yield f"units[{axis!r}]: want positions, a NumPy array of whole numbers{more}"
         elif not len(positions) or positions.min() < 0 or positions.max() >= size:
             wish = f"want one at least, from 0 to {size - 1}"
             yield f"units[{axis!r}]: {wish}, not {positions.tolist()}"
         elif len(np.unique(positions)) < len(positions):
             yield f"units[{axis!r}]: a unit is there twice: {positions.tolist()}"
-
-
-def _is_mask(positions: object) -> bool:
-    return isinstance(positions, np.ndarray) and positions.dtype == np.bool_

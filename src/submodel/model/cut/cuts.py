@@ -350,7 +350,17 @@ class UnitCut(ByPlan):
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
-        return unit_cut_html(self)
+        rows, kept_sizes = [], 0
+        for axis, size in self.axes.sizes.items():
+            mask = np.zeros(size)
+            mask[self.units.get(axis, slice(None))] = 1
+            count = int(mask.sum())
+            kept_sizes += count
+            text = f"{count:,} of {size:,}"
+            rows.append([cell(axis), strip(_thin(mask), f"{text} units"), cell(text)])
+        units = sum(self.axes.sizes.values())
+        title = f"Cut: {kept_sizes:,} of {units:,} units on {len(rows)} axes"
+        return card(title, *_table("axis", rows, "axes"))
 
     @property
     def planned(self) -> PlannedCut:
@@ -371,7 +381,18 @@ class CoordinateCut(Cut):
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
-        return coordinate_cut_html(self)
+        rows, held_weights, weights = [], 0, 0
+        for name, mask in self.masks.items():
+            count, size = int(mask.sum()), mask.numel()
+            held_weights, weights = held_weights + count, weights + size
+            share = count / max(1, size)
+            text = f"{count:,} of {size:,} ({share:.1%})"
+            levels = [1.0] * round(48 * share) + [0.0] * (48 - round(48 * share))
+            rows.append([cell(name), strip(levels, text), cell(text)])
+        if not self.masks:
+            return card("Cut: the whole model")
+        title = f"Cut: {held_weights:,} of {weights:,} weights in {len(rows)} tensors"
+        return card(title, *_table("tensor", rows, "tensors"))
 
     def part(self, name: str, whole: Tensor) -> Tensor:
         """The masked tensor m (.) w, in its full shape; what is not held is 0, never -0."""
@@ -418,37 +439,6 @@ WHOLE: Cut = CoordinateCut({})
 
 _MOST_ROWS = 24
 _MOST_CELLS = 480  # of a strip: two to a pixel
-
-
-def unit_cut_html(cut: UnitCut) -> str:
-    """A cut by units as HTML."""
-    rows, kept_sizes = [], 0
-    for axis, size in cut.axes.sizes.items():
-        mask = np.zeros(size)
-        mask[cut.units.get(axis, slice(None))] = 1
-        count = int(mask.sum())
-        kept_sizes += count
-        text = f"{count:,} of {size:,}"
-        rows.append([cell(axis), strip(_thin(mask), f"{text} units"), cell(text)])
-    units = sum(cut.axes.sizes.values())
-    title = f"Cut: {kept_sizes:,} of {units:,} units on {len(rows)} axes"
-    return card(title, *_table("axis", rows, "axes"))
-
-
-def coordinate_cut_html(cut: CoordinateCut) -> str:
-    """A cut by single weights as HTML."""
-    rows, held_weights, weights = [], 0, 0
-    for name, mask in cut.masks.items():
-        count, size = int(mask.sum()), mask.numel()
-        held_weights, weights = held_weights + count, weights + size
-        share = count / max(1, size)
-        text = f"{count:,} of {size:,} ({share:.1%})"
-        levels = [1.0] * round(48 * share) + [0.0] * (48 - round(48 * share))
-        rows.append([cell(name), strip(levels, text), cell(text)])
-    if not cut.masks:
-        return card("Cut: the whole model")
-    title = f"Cut: {held_weights:,} of {weights:,} weights in {len(rows)} tensors"
-    return card(title, *_table("tensor", rows, "tensors"))
 
 
 def _table(heading: str, rows: list[list[str]], plural: str) -> list[str]:

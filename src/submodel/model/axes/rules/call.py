@@ -165,16 +165,10 @@ def find_rule(operator: torch._ops.OpOverload) -> Rule | None:
     for key in (f"{name}.{overload}", name, f"{plain}.{overload}", plain):
         if key in _RULES:
             return _RULES[key]
-    if torch.Tag.pointwise in operator.tags or _functional_is_pointwise(plain, overload):
-        return Rule(pointwise)
-    return None
-
-
-def _functional_is_pointwise(plain: str, overload: str) -> bool:
-    packet: Any = getattr(torch.ops.aten, plain, None)
-    if packet is None or overload not in packet.overloads():
-        return False
-    return torch.Tag.pointwise in getattr(packet, overload).tags
+    packet: Any = getattr(torch.ops.aten, plain, None)  # of the functional form
+    has_overload = packet is not None and overload in packet.overloads()
+    tags = {*operator.tags, *(getattr(packet, overload).tags if has_overload else ())}
+    return Rule(pointwise) if torch.Tag.pointwise in tags else None
 
 
 @cache
