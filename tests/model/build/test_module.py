@@ -25,6 +25,11 @@ def cut_of(axes: Axes, **units: list[int]) -> UnitCut:
     return UnitCut(axes, {axis: np.array(kept) for axis, kept in units.items()})
 
 
+def declared(net: nn.Module, table: Any, **units: list[int]) -> UnitCut:
+    """A cut of axes that lie in a module as a table says."""
+    return cut_of(declare(tensors_of(net), table), **units)
+
+
 def same_as_masked(module: nn.Module, cut: UnitCut, *inputs: Any) -> nn.Module:
     small = build_module(module, cut, example_inputs=inputs)
     with torch.no_grad():
@@ -32,21 +37,17 @@ def same_as_masked(module: nn.Module, cut: UnitCut, *inputs: Any) -> nn.Module:
     return small
 
 
+BOTH: dict[str, Any] = {f"{n}.{t}": ("h",) for n in (0, 1) for t in ("weight", "bias")}
+RUNNING: dict[str, Any] = {"1.running_mean": ("h",), "1.running_var": ("h",)}
+
+
 class TestLayers:
     def test_a_depthwise_convolution_has_as_many_groups_as_channels_are_kept(self) -> None:
         net = nn.Sequential(nn.Conv1d(2, 6, 1), nn.Conv1d(6, 12, 3, groups=6), nn.Conv1d(12, 3, 1))
-        c, twice = Along("c", 6), Product((Along("c", 6), FixedPart(2)))
-        axes = axes_of(
-            net,
-            {
-                "0.weight": (c, FixedPart(2), FixedPart(1)),
-                "0.bias": (c,),
-                "1.weight": (twice, FixedPart(1), FixedPart(3)),
-                "1.bias": (twice,),
-                "2.weight": (FixedPart(3), twice, FixedPart(1)),
-            },
-        )
-        small: Any = same_as_masked(net, cut_of(axes, c=[1, 2, 5]), torch.randn(2, 2, 4))
+        twice = ("c", 2)
+        table = {"0.weight": ("c",), "0.bias": ("c",), "1.weight": (twice,), "1.bias": (twice,)}
+        cut = declared(net, {**table, "2.weight": (None, twice)}, c=[1, 2, 5])
+        small: Any = same_as_masked(net, cut, torch.randn(2, 2, 4))
         assert (small[1].groups, small[1].in_channels, small[1].out_channels) == (3, 3, 6)
 
     @pytest.mark.parametrize(
@@ -77,26 +78,16 @@ class TestLayers:
 
     def test_group_norm_keeps_whole_groups(self) -> None:
         net = nn.Sequential(nn.Conv1d(2, 8, 1), nn.GroupNorm(4, 8), nn.Conv1d(8, 3, 1))
-        c = Product((Along("g", 4), FixedPart(2)))
-        axes = axes_of(
-            net,
-            {
-                "0.weight": (c, FixedPart(2), FixedPart(1)),
-                "0.bias": (c,),
-                "1.weight": (c,),
-                "1.bias": (c,),
-                "2.weight": (FixedPart(3), c, FixedPart(1)),
-            },
-        )
-        small: Any = same_as_masked(net, cut_of(axes, g=[0, 3]), torch.randn(2, 2, 4))
+        table = {f"{n}.{t}": (("g", 2),) for n in (0, 1) for t in ("weight", "bias")}
+        cut = declared(net, {**table, "2.weight": (None, ("g", 2))}, g=[0, 3])
+        small: Any = same_as_masked(net, cut, torch.randn(2, 2, 4))
         assert (small[1].num_groups, small[1].num_channels) == (2, 4)
 
     def test_groups_that_the_layout_does_not_show_are_refused(self) -> None:
         net = nn.Sequential(nn.Conv1d(2, 8, 1), nn.GroupNorm(4, 8))
-        table: Any = {"0.weight": ("c",), "0.bias": ("c",), "1.weight": ("c",), "1.bias": ("c",)}
-        axes = declare(tensors_of(net), table)
+        table = {"0.weight": ("c",), "0.bias": ("c",), "1.weight": ("c",), "1.bias": ("c",)}
         with pytest.raises(SubmodelError, match=r"1 \(GroupNorm\): its 4 groups of 2 would not"):
-            build_module(net, cut_of(axes, c=[0, 1, 4, 5]))
+            build_module(net, declared(net, table, c=[0, 1, 4, 5]))
 
     def test_groups_are_found_in_products_and_concatenations(self) -> None:
         g, w = Along("g", 4), Along("w", 6)
@@ -121,9 +112,8 @@ class TestLayers:
             nn.Flatten(),
             nn.Linear(8, 2),
         )
-        table: Any = {"0.weight": ("h",), "0.bias": ("h",), "5.weight": (None, "h")}
-        axes = declare(tensors_of(net), table)
-        cut = cut_of(axes, h=[0, 3, 4])
+        table = {"0.weight": ("h",), "0.bias": ("h",), "5.weight": (None, "h")}
+        cut = declared(net, table, h=[0, 3, 4])
         small: Any = build_module(net, cut, example_inputs=(torch.randn(4, 3),))
         assert small[1].normalized_shape == (3,)
         assert small[2].unflattened_size == (3, 1)
@@ -132,9 +122,8 @@ class TestLayers:
     def test_static_batch_norm_keeps_its_statistics(self) -> None:
         net = nn.Sequential(nn.Linear(3, 8), StaticBatchNorm(8), nn.Linear(8, 2))
         calibrate(net, [torch.randn(16, 3)])
-        table: Any = {f"{n}.{t}": ("h",) for n in (0, 1) for t in ("weight", "bias")}
-        axes = declare(tensors_of(net), {**table, "2.weight": (None, "h")})
-        same_as_masked(net, cut_of(axes, h=[0, 3, 7]), torch.randn(4, 3))
+        cut = declared(net, {**BOTH, "2.weight": (None, "h")}, h=[0, 3, 7])
+        same_as_masked(net, cut, torch.randn(4, 3))
 
     @pytest.mark.filterwarnings("ignore:LSTM with projections")
     def test_a_projected_lstm_is_rebuilt_with_all_three_sizes(self) -> None:
@@ -170,11 +159,11 @@ class TestLayers:
 
     def test_embedding_rows_carry_the_padding_along(self) -> None:
         net = nn.Embedding(6, 4, padding_idx=3)
-        axes = declare(tensors_of(net), {"weight": ("rows", "e")})
-        small: Any = build_module(net, cut_of(axes, rows=[1, 3], e=[0]))
+        table = {"weight": ("rows", "e")}
+        small: Any = build_module(net, declared(net, table, rows=[1, 3], e=[0]))
         assert (small.num_embeddings, small.embedding_dim, small.padding_idx) == (2, 1, 1)
         with pytest.raises(SubmodelError, match="padding_idx = 3 is not kept"):
-            build_module(net, cut_of(axes, rows=[0, 1]))
+            build_module(net, declared(net, table, rows=[0, 1]))
 
 
 class TestCopy:
@@ -258,8 +247,7 @@ class TestIntegers:
 
         net = Outer()
         table: Any = {"inner.layers.0.weight": ("h", None), "inner.layers.0.bias": ("h",)}
-        table |= {"inner.layers.1.weight": (None, "h")}
-        cut = cut_of(declare(tensors_of(net), table), h=[0])
+        cut = declared(net, {**table, "inner.layers.1.weight": (None, "h")}, h=[0])
         with pytest.raises(
             SubmodelError, match=r"inner \(Wrapped\): width = 8 may become any of \[1, 8\]"
         ):
@@ -287,9 +275,7 @@ class TestFactory:
     def test_cut_tensors_go_into_the_factorys_module_by_name(self) -> None:
         net: Any = nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.Linear(8, 2)).eval()
         nn.init.normal_(net[1].weight)
-        table: Any = {f"{n}.{t}": ("h",) for n in (0, 1) for t in ("weight", "bias")}
-        table |= {"1.running_mean": ("h",), "1.running_var": ("h",), "2.weight": (None, "h")}
-        cut = cut_of(declare(tensors_of(net), table), h=[1, 4])
+        cut = declared(net, {**BOTH, **RUNNING, "2.weight": (None, "h")}, h=[1, 4])
 
         def factory(sizes: Mapping[str, int]) -> nn.Module:
             h = sizes["h"]
@@ -301,7 +287,7 @@ class TestFactory:
 
     def test_what_does_not_fit_is_named(self) -> None:
         net = nn.Linear(3, 8)
-        cut = cut_of(declare(tensors_of(net), {"weight": ("h",), "bias": ("h",)}), h=[1, 4])
+        cut = declared(net, {"weight": ("h",), "bias": ("h",)}, h=[1, 4])
         with pytest.raises(SubmodelError, match=r"weight: the factory's module has \(8, 3\)"):
             build_module(net, cut, factory=lambda _: nn.Linear(3, 8))
         with pytest.raises(SubmodelError, match="bias: only the full model has it"):
@@ -345,18 +331,16 @@ class TestRefusals:
 
     def test_a_computed_size_is_found_where_it_fails(self) -> None:
         net = Computed(16)
-        table: Any = {"lift.weight": ("h",), "lift.bias": ("h",), "out.weight": (None, "h")}
-        axes = declare(tensors_of(net), table)
+        table = {"lift.weight": ("h",), "lift.bias": ("h",), "out.weight": (None, "h")}
+        cut = declared(net, table, h=[0, 1, 2])
         with pytest.raises(
             SubmodelError, match=r"the model \(Computed\) does not run .*\[-1, 16\]"
         ):
-            build_module(net, cut_of(axes, h=[0, 1, 2]), example_inputs=(torch.randn(3, 5),))
+            build_module(net, cut, example_inputs=(torch.randn(3, 5),))
 
     def test_checking_leaves_running_statistics_and_random_numbers_alone(self) -> None:
         net: Any = nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.Dropout(), nn.Linear(8, 2))
-        table: Any = {f"{n}.{t}": ("h",) for n in (0, 1) for t in ("weight", "bias")}
-        table |= {"1.running_mean": ("h",), "1.running_var": ("h",), "3.weight": (None, "h")}
-        cut = cut_of(declare(tensors_of(net), table), h=[1, 4])
+        cut = declared(net, {**BOTH, **RUNNING, "3.weight": (None, "h")}, h=[1, 4])
         x, state = torch.randn(4, 3), torch.get_rng_state()
         small = build_module(net, cut, example_inputs=(x,))
         assert torch.equal(torch.get_rng_state(), state)
@@ -365,7 +349,6 @@ class TestRefusals:
 
     def test_cut_classes_may_shrink_the_output(self) -> None:
         net = nn.Linear(3, 5)
-        table: Any = {"weight": ("classes",), "bias": ("classes",)}
-        cut = cut_of(declare(tensors_of(net), table), classes=[1, 4])
+        cut = declared(net, {"weight": ("classes",), "bias": ("classes",)}, classes=[1, 4])
         small = build_module(net, cut, example_inputs=(torch.randn(4, 3),))
         assert small(torch.randn(4, 3)).shape == (4, 2)
