@@ -22,7 +22,7 @@ from submodel.engines.serial import SerialEngine
 from submodel.local.training import train_module
 from submodel.model.build import build_module
 from submodel.prepare.setup import prepare
-from tests.model.zoo.net import Net
+from tests.model.nets import Net
 from tests.support.engines import (
     EXACT_TOLERANCE,
     assert_equal_updates,

@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 import submodel
 from submodel.data import dataset
 from submodel.errors import ConfigError
-from tests.model.zoo.net import Net, mlp
+from tests.model.nets import Net, mlp
 
 X, Y = torch.randn(24, 6, generator=torch.Generator().manual_seed(0)), torch.arange(24) % 3
 CONFIG: dict[str, dict[str, Any]] = {

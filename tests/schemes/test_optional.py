@@ -42,7 +42,7 @@ from submodel.schemes import (
 from submodel.schemes.draw import ModelKnowledge
 from submodel.schemes.registry import GROUP, SCHEMES
 from submodel.testing import check_scheme
-from tests.model.axes.nets import IMAGE, VECTOR, Net
+from tests.model.nets import IMAGE, VECTOR, Net
 from tests.model.zoo.transformer import VisionTransformer
 from tests.support.common import tiny_images, tiny_setup
 from tests.support.rounds import step_of

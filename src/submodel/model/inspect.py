@@ -25,9 +25,6 @@ from submodel.options import FreeOptions
 from submodel.plugins import is_path
 
 _BATCH = 2
-_SMALL_IMAGES = (1, 8, 8)
-_IMAGES = (3, 32, 32)
-_SEQUENCES = (64,)
 
 
 @dataclass(frozen=True)
@@ -55,11 +52,16 @@ def subject(
     """
     with torch.device("meta") if on_meta_device else nullcontext():
         if not is_path(name) and shape is None:
-            shape = _shape_for(name)
+            small = (64,) if name == "gpt" else (1, 8, 8)
+            shape = (3, 32, 32) if name.startswith("preresnet") else small
         module = _make_model(name, options, shape or ())
     inputs: Inputs
     if shape is not None:
-        inputs = _tokens(shape) if name == "gpt" else _numbers(shape)
+        random, size = torch.Generator().manual_seed(0), (_BATCH, *shape)
+        if name == "gpt":  # the first two tokens, which every vocabulary of more than one has
+            inputs = torch.randint(2, size, generator=random)
+        else:
+            inputs = torch.randn(size, generator=random)
     elif isinstance(dummy_inputs := getattr(module, "dummy_inputs", None), Mapping):
         inputs = dict(dummy_inputs)
     else:
@@ -74,22 +76,6 @@ def subject(
     if getattr(config, "use_cache", False):
         config.use_cache = False  # a cache would put hidden widths among the outputs
     return Subject(module, inputs, _main_output if config is not None else None)
-
-
-def _shape_for(name: str) -> tuple[int, ...]:
-    """Of one input of a built-in model, where none is given."""
-    if name == "gpt":
-        return _SEQUENCES
-    return _IMAGES if name.startswith("preresnet") else _SMALL_IMAGES
-
-
-def _numbers(shape: Sequence[int]) -> torch.Tensor:
-    return torch.randn(_BATCH, *shape, generator=torch.Generator().manual_seed(0))
-
-
-def _tokens(shape: Sequence[int]) -> torch.Tensor:
-    """Sequences of the first two tokens, which every vocabulary of more than one has."""
-    return torch.randint(2, (_BATCH, *shape), generator=torch.Generator().manual_seed(0))
 
 
 def _make_model(name: str, options: Mapping[str, Any], shape: Sequence[int]) -> nn.Module:

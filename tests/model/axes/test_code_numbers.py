@@ -20,9 +20,8 @@ from submodel.model.build import build_module
 from submodel.model.inspect import findings
 from submodel.schemes import Draw, Random
 from submodel.schemes.draw import draw_units
-from tests.model.axes.nets import Net
+from tests.model.nets import Entry, Net
 from tests.model.zoo.battery import battery
-from tests.model.zoo.net import Entry
 from tests.support.reference import masked
 
 Forward = Callable[[Any, Tensor], Any]

@@ -23,7 +23,7 @@ from submodel.model.cut import UnitCut
 from submodel.model.inspect import findings
 from submodel.schemes import Draw, Random
 from submodel.schemes.draw import draw_units
-from tests.model.axes.nets import IMAGE, SEQUENCE, VECTOR, Net, parameter
+from tests.model.nets import IMAGE, SEQUENCE, VECTOR, Net, parameter
 from tests.support.reference import masked
 
 Middle = Callable[[Any, Tensor], Tensor]

@@ -17,7 +17,7 @@ from submodel.model.axes import trace
 from submodel.model.axes.declare import from_json, to_json
 from submodel.model.build import build_module
 from submodel.model.cut import UnitCut
-from tests.model.axes.nets import IMAGE, SEQUENCE, VECTOR, Net, cut_by
+from tests.model.nets import IMAGE, SEQUENCE, VECTOR, Net, cut_by
 from tests.support.reference import RestrictedStatistics, masked
 
 

@@ -18,7 +18,7 @@ from submodel.model.axes import trace
 from submodel.model.axes.declare import from_json, to_json
 from submodel.model.axes.record import to_change
 from submodel.model.build import build_module
-from tests.model.axes.nets import SEQUENCE, VECTOR, Net, cut_by, layouts, parameter
+from tests.model.nets import SEQUENCE, VECTOR, Net, cut_by, layouts, parameter, two_layers
 
 
 def frozen_by(forward: Callable[[Any, Tensor], Any], reason: str, **layers: Any) -> None:
@@ -64,12 +64,7 @@ def test_a_view_across_the_batch_that_does_not_line_up_is_frozen() -> None:
 
 
 def test_a_weight_shared_by_layers_of_different_role_ties_them() -> None:
-    net = Net(
-        lambda m, x: m.out(m.loop(m.loop(m.up(x)).relu())),
-        up=nn.Linear(6, 8),
-        loop=nn.Linear(8, 8),
-        out=nn.Linear(8, 2),
-    )
+    net = two_layers(lambda m, x: m.out(m.loop(m.loop(m.up(x)).relu())), loop=nn.Linear(8, 8))
     axes = trace(net, VECTOR)
     assert axes.sizes == {"up": 8}
     assert layouts(axes)["loop.weight"] == ("up", "up")
@@ -85,11 +80,7 @@ def test_hidden_uses_of_a_weight_are_seen() -> None:
 
 
 def test_constants_fill_any_axis_and_zero_padding_is_a_part() -> None:
-    net = Net(
-        lambda m, x: m.out(functional.pad(m.up(x), (1, 2)) + torch.zeros(11)),
-        up=nn.Linear(6, 8),
-        out=nn.Linear(11, 2),
-    )
+    net = two_layers(lambda m, x: m.out(functional.pad(m.up(x), (1, 2)) + torch.zeros(11)), read=11)
     found = layouts(trace(net, VECTOR))
     assert found["up.weight"][0] == "up"
     assert found["out.weight"][1] == "1 + up + out"
@@ -107,10 +98,8 @@ def test_writing_into_slices_concatenates() -> None:
 
 
 def test_heads_that_a_constant_tells_apart_are_frozen_in_part() -> None:
-    net = Net(
-        lambda m, x: m.out((m.up(x).view(len(x), 2, -1) * torch.arange(2.0)[:, None]).flatten(1)),
-        up=nn.Linear(6, 8),
-        out=nn.Linear(8, 2),
+    net = two_layers(
+        lambda m, x: m.out((m.up(x).view(len(x), 2, -1) * torch.arange(2.0)[:, None]).flatten(1))
     )
     axes = trace(net, VECTOR)
     assert layouts(axes)["up.weight"] == ("2 x up", "6")
@@ -137,9 +126,7 @@ def test_unread_tensors_are_reported_and_not_cut() -> None:
 
 
 def test_buffers_that_are_not_saved_are_cut_and_whole_numbers_are_not() -> None:
-    net = Net(
-        lambda m, x: m.out(m.up(x) * m.scale * m.count), up=nn.Linear(6, 8), out=nn.Linear(8, 2)
-    )
+    net = two_layers(lambda m, x: m.out(m.up(x) * m.scale * m.count))
     net.register_buffer("scale", torch.rand(8), persistent=False)
     net.register_buffer("count", torch.tensor(3))
     assert layouts(trace(net, VECTOR))["scale"] == ("up",)
@@ -165,7 +152,7 @@ def test_numbers_in_the_code_keep_sizes_equal_or_whole() -> None:
         h = m.up(x)
         return m.out(h.view(-1, m.heads, 4).tanh().flatten(1) + m.shift.view(-1, 4).flatten())
 
-    net = Net(forward, up=nn.Linear(6, 8), out=nn.Linear(8, 2), shift=parameter(8))
+    net = two_layers(forward, shift=parameter(8))
     net.heads = 2  # type: ignore[assignment]
     axes = trace(net, VECTOR)
     assert axes.cut_by_capacity == {"up#1": 2}
@@ -173,11 +160,7 @@ def test_numbers_in_the_code_keep_sizes_equal_or_whole() -> None:
 
 
 def test_a_result_that_is_made_for_its_shape_only_freezes_nothing() -> None:
-    net = Net(
-        lambda m, x: m.out((h := m.up(x)) + torch.ones_like(h[:, 3])[:, None]),
-        up=nn.Linear(6, 8),
-        out=nn.Linear(8, 2),
-    )
+    net = two_layers(lambda m, x: m.out((h := m.up(x)) + torch.ones_like(h[:, 3])[:, None]))
     assert trace(net, VECTOR).sizes == {"up": 8}
 
 

@@ -18,7 +18,7 @@ from submodel.model.build import build_module
 from submodel.model.cut import UnitCut
 from submodel.schemes import Draw, Random
 from submodel.schemes.draw import draw_units
-from tests.model.axes.nets import SEQUENCE, Net, cut_by, layouts, parameter
+from tests.model.nets import SEQUENCE, Net, cut_by, layouts, parameter
 from tests.support.reference import masked
 
 

@@ -21,9 +21,8 @@ from submodel.model.build import build_module
 from submodel.model.build.checks import OutputCheck
 from submodel.model.cost import count_flops
 from submodel.model.cut import WHOLE, UnitCut
-from tests.model.axes.nets import cut_by
+from tests.model.nets import Entry, Net, cut_by
 from tests.model.zoo.battery import battery
-from tests.model.zoo.net import Entry, Net
 from tests.support.axes import axes_of
 
 X = torch.randn(4, 6, generator=torch.Generator().manual_seed(0))

@@ -13,7 +13,7 @@ from torch.nn import functional
 from submodel.errors import ConfigError
 from submodel.model.axes import CLASSES, trace
 from submodel.model.zoo import make_model
-from tests.model.axes.nets import IMAGE, SEQUENCE, VECTOR, Net, layouts
+from tests.model.nets import IMAGE, SEQUENCE, VECTOR, Net, layouts, two_layers
 from tests.support.declared import declared
 
 
@@ -83,7 +83,7 @@ def test_concatenated_channels_keep_their_own_axes() -> None:
     ],
 )
 def test_gated_units_are_cut_in_both_halves(gate: Callable[[Tensor], Tensor]) -> None:
-    net = Net(lambda m, x: m.out(gate(m.up(x))), up=nn.Linear(6, 8), out=nn.Linear(4, 2))
+    net = two_layers(lambda m, x: m.out(gate(m.up(x))), read=4)
     axes = trace(net, VECTOR)
     assert axes.sizes == {"up": 4}
     assert layouts(axes)["up.weight"][0] in ("up + up", "2 x up")
@@ -91,11 +91,7 @@ def test_gated_units_are_cut_in_both_halves(gate: Callable[[Tensor], Tensor]) ->
 
 
 def test_every_second_unit_is_a_factor() -> None:
-    net = Net(
-        lambda m, x: m.out((h := m.up(x))[:, ::2] * h[:, 1::2]),
-        up=nn.Linear(6, 8),
-        out=nn.Linear(4, 2),
-    )
+    net = two_layers(lambda m, x: m.out((h := m.up(x))[:, ::2] * h[:, 1::2]), read=4)
     assert layouts(trace(net, VECTOR))["up.weight"] == ("up x 2", "6")
 
 
@@ -165,8 +161,8 @@ def test_batch_norm_is_exact_and_its_statistics_are_cut() -> None:
     ],
 )
 def test_what_mixes_units_is_noted(mix: Callable[[Tensor], Tensor], words: str) -> None:
-    layers = {"norm": mix} if isinstance(mix, nn.Module) else {}
-    net = Net(lambda m, x: m.out(mix(m.up(x))), up=nn.Linear(6, 8), out=nn.Linear(8, 2), **layers)
+    layers: dict[str, Any] = {"norm": mix} if isinstance(mix, nn.Module) else {}
+    net = two_layers(lambda m, x: m.out(mix(m.up(x))), **layers)
     axes = trace(net, VECTOR)
     assert axes.sizes == {"up": 8}
     assert any(words in note for note in axes.inexact["up"])
@@ -250,9 +246,7 @@ def test_packed_sequences() -> None:
         packed = nn.utils.rnn.pack_padded_sequence(m.up(x), torch.tensor([5, 3]), batch_first=True)
         return m.out(nn.utils.rnn.pad_packed_sequence(m.recur(packed)[0], batch_first=True)[0])
 
-    net = Net(
-        forward, up=nn.Linear(6, 8), recur=nn.GRU(8, 4, batch_first=True), out=nn.Linear(4, 2)
-    )
+    net = two_layers(forward, read=4, recur=nn.GRU(8, 4, batch_first=True))
     axes = trace(net, SEQUENCE)
     assert axes.sizes == {"up": 8, "recur.weight_ih_l0": 4}
 
@@ -338,11 +332,7 @@ def test_inputs_by_position_and_by_name() -> None:
 
 
 def test_outputs_say_what_must_stay() -> None:
-    net = Net(
-        lambda m, x: {"logits": m.out(h := m.up(x)), "hidden": h},
-        up=nn.Linear(6, 8),
-        out=nn.Linear(8, 2),
-    )
+    net = two_layers(lambda m, x: {"logits": m.out(h := m.up(x)), "hidden": h})
     assert trace(net, VECTOR).sizes == {}
     assert trace(net, VECTOR, outputs=lambda r: r["logits"]).sizes == {"up": 8}
 

@@ -22,7 +22,7 @@ from submodel.model.build import build_module, load, skeleton, tensors_of, to_de
 from submodel.model.cut import WHOLE, CoordinateCut, UnitCut, gather, lay_out
 from submodel.model.norm import StaticBatchNorm
 from submodel.prepare.setup import prepare
-from tests.model.axes.nets import cut_by
+from tests.model.nets import cut_by
 
 X = torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 

@@ -17,7 +17,7 @@ from submodel.errors import ConfigError
 from submodel.model.axes import trace
 from submodel.model.build import build_module
 from submodel.model.cut import WHOLE
-from tests.model.axes.nets import cut_by
+from tests.model.nets import cut_by
 from tests.support.snapshot import changes, snapshot
 
 SEEN: dict[object, object] = {}

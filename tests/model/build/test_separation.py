@@ -20,9 +20,8 @@ from submodel.errors import SubmodelError
 from submodel.model.axes import trace
 from submodel.model.build import build_module
 from submodel.model.cut import WHOLE, UnitCut
-from tests.model.axes.nets import cut_by
+from tests.model.nets import Entry, cut_by
 from tests.model.zoo.battery import battery
-from tests.model.zoo.net import Entry
 
 REGISTRY: dict[str, Any] = {}
 X = torch.randn(4, 6, generator=torch.Generator().manual_seed(0))

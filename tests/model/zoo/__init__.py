@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.model.nets import Entry
 from tests.model.zoo import (
     convolutional,
     hugging_face,
@@ -10,7 +11,6 @@ from tests.model.zoo import (
     sequences,
     transformer,
 )
-from tests.model.zoo.net import Entry
 
 ZOO: tuple[Entry, ...] = (
     *convolutional.BUILT_IN,

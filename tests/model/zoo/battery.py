@@ -40,7 +40,7 @@ from submodel.model.build.checks import OutputCheck
 from submodel.model.cut import UnitCut
 from submodel.schemes import Draw, Random, Static
 from submodel.schemes.draw import draw_units
-from tests.model.zoo.net import Entry, Inputs
+from tests.model.nets import Entry, Inputs
 from tests.pins import errors
 from tests.support.reference import plain_attention
 from tests.support.snapshot import changes, snapshot, tensors

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from submodel.model.zoo import make_model
-from tests.model.zoo.net import Entry, Inputs
+from tests.model.nets import Entry, Inputs
 
 
 def _entry(name: str, inputs: tuple[int, ...], width: int) -> Entry:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tests.model.zoo.net import Entry, Inputs
+from tests.model.nets import Entry, Inputs
 
 VOCABULARY, STEPS = 29, 6
 TEXT = {"vocab_size": VOCABULARY, "num_hidden_layers": 1, "num_attention_heads": 4}

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils import parametrizations
 
-from tests.model.zoo.net import CLASSES, Net, conv, entry, mlp, weight
+from tests.model.nets import CLASSES, Net, conv, entry, mlp, weight
 
 
 def _normed(layer: nn.Conv2d) -> nn.Sequential:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 from torch.utils.checkpoint import checkpoint
 
-from tests.model.zoo.net import CLASSES, Entry, Net, entry
+from tests.model.nets import CLASSES, Entry, Net, entry
 
 
 def _wide() -> dict[str, nn.Module]:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils import parametrizations
 
-from tests.model.zoo.net import CLASSES, Entry, Net, entry, mlp, weight
+from tests.model.nets import CLASSES, Entry, Net, entry, mlp, weight
 
 
 def _modulated(m: Any, x: Tensor, c: Tensor) -> Any:

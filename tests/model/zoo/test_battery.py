@@ -16,7 +16,7 @@ from submodel.model.axes.declare import from_json, to_json
 from submodel.model.build import build_module, tensors_of
 from submodel.model.build.checks import OutputCheck
 from submodel.model.cut import UnitCut, count_values, gather
-from tests.model.axes.nets import cut_by
+from tests.model.nets import cut_by
 from tests.model.zoo import MORE, ZOO, Entry
 from tests.model.zoo.battery import battery
 from tests.model.zoo.hugging_face import LEVIT

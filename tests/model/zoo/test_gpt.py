@@ -22,7 +22,7 @@ from submodel.prepare.findings import identify
 from submodel.prepare.setup import prepare
 from submodel.schemes import Draw, Static
 from submodel.schemes.draw import draw_units
-from tests.model.zoo.net import randomise
+from tests.model.nets import randomise
 from tests.support.common import tiny_images
 from tests.support.engines import EXACT_TOLERANCE, assert_equal_updates
 from tests.support.reference import RestrictedStatistics, masked

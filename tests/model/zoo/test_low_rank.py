@@ -33,7 +33,7 @@ from submodel.runs.open import Run
 from submodel.runs.training import Training
 from submodel.schemes import Draw, Static
 from submodel.schemes.draw import draw_units
-from tests.model.axes.nets import cut_by
+from tests.model.nets import cut_by
 from tests.model.zoo import ZOO, Entry
 from tests.support.common import RULES, SCHEMES, WIDTHS, tiny_images
 from tests.support.engines import EXACT_TOLERANCE, assert_equal_updates, doubled, setup_of

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tests.model.zoo.net import Entry, Inputs
+from tests.model.nets import Entry, Inputs
 
 CLASSES = 7
 

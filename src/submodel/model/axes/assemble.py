@@ -149,10 +149,7 @@ def _unify_multiples(record: Record, log: NumberLog, module: nn.Module) -> list[
     }
 
     def value(leaf: Attribute | SizeOf) -> int:
-        if isinstance(leaf, SizeOf):
-            return int(leaf.dimension.size)
-        path, _, name = leaf.name.rpartition(".")
-        return int(getattr(module.get_submodule(path), name))
+        return int(leaf.dimension.size) if isinstance(leaf, SizeOf) else leaf.of(module)
 
     multiples: dict[Attribute | Layout, list[tuple[Fraction, Layout]]] = {}
     choices: dict[Attribute | Layout, dict[str, None]] = {}

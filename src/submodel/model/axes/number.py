@@ -15,6 +15,7 @@ from fractions import Fraction
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, PlainSerializer
+from torch import nn
 
 from submodel.model.axes.layout import KIND, Layout, Saved
 
@@ -35,6 +36,11 @@ class Attribute(Saved):
         default="Attribute", kw_only=True, repr=False
     )
     name: str
+
+    def of(self, module: nn.Module) -> int:
+        """What a module stores."""
+        path, _, name = self.name.rpartition(".")
+        return int(getattr(module.get_submodule(path), name))
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from itertools import chain, combinations, product
 
 from torch import nn
@@ -143,21 +144,15 @@ class Sizes:
             name_of_all = first.setdefault(id(tensor), name)
             layouts = cut.axes.layouts.get(name_of_all, cut.axes.layouts.get(name, ()))
             self._layouts.setdefault(name.rpartition(".")[0], []).extend(layouts)
+        self._module = module
         self._modules = dict(module.named_modules(remove_duplicate=False))
         self._levels: dict[str, list[Choices]] = {}
-
-    def stored_integer(self, name: str) -> int:
-        """An integer that the full model stores."""
-        path, _, attribute = name.rpartition(".")
-        return int(getattr(self._modules[path], attribute))
 
     def before(self, number: Number) -> int:
         """A number in the full model."""
         return evaluate(
             number,
-            lambda leaf: (
-                leaf.dimension.size if isinstance(leaf, SizeOf) else self.stored_integer(leaf.name)
-            ),
+            lambda leaf: leaf.dimension.size if isinstance(leaf, SizeOf) else leaf.of(self._module),
         )
 
     def after(self, number: Number, stored: Stored) -> int | None:
@@ -245,7 +240,7 @@ def narrow_values(numbers: CodeNumbers, sizes: Sizes) -> Values:
     values: Values = {}
     for attribute in _attributes(*formulas):
         stated_values = frozenset(_stated_values(attribute, numbers, sizes))
-        value = sizes.stored_integer(attribute.name)
+        value = sizes.before(attribute)
         path = attribute.name.rpartition(".")[0]
         values[attribute] = stated_values or (
             sizes.inside(path, value) | {value, *_solved_values(attribute, numbers, sizes)}
@@ -340,11 +335,7 @@ def follow_integers(
 def misfits(small: nn.Module, sizes: Sizes, numbers: CodeNumbers) -> list[str]:
     """The sizes that the forward of ``small`` would compute wrongly, in words."""
     problems: dict[str, None] = {}
-
-    def stored(attribute: Attribute) -> int:
-        path, _, name = attribute.name.rpartition(".")
-        return int(getattr(small.get_submodule(path), name))
-
+    stored = partial(Attribute.of, module=small)
     for sizing in numbers.sizings:
         actual, becomes = sizes.after(sizing.number, stored), sizes.required(sizing)
         if actual != becomes:

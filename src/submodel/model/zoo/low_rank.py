@@ -96,7 +96,9 @@ def factorised(
     layers_to_split = {
         id(layer): layer
         for layer in layers.values()
-        if id(layer) not in skipped_ids and stands_alone(layer, uses) and _saves(layer.weight)
+        if id(layer) not in skipped_ids
+        and stands_alone(layer, uses)
+        and sum(layer.weight.flatten(1).shape) < layer.weight.numel()  # one rank is smaller
     }
     if not layers_to_split:
         raise ConfigError(
@@ -142,12 +144,6 @@ def stands_alone(layer: nn.Module, uses: Counter[int]) -> bool:
         and not layer._forward_pre_hooks
         and all(uses[id(p)] == 1 for p in parameters.values() if p is not None)
     )
-
-
-def _saves(weight: Tensor) -> bool:
-    """Whether one rank is smaller than the layer."""
-    outputs, inputs = weight.flatten(1).shape
-    return outputs + inputs < outputs * inputs
 
 
 @torch.no_grad()

@@ -1,4 +1,4 @@
-"""Nets in a few lines, and one model of the zoo: what to feed it, which of its outputs counts."""
+"""Nets in a few lines, inputs and cuts for them, layouts in a line; one model of the zoo."""
 
 from __future__ import annotations
 
@@ -9,6 +9,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from submodel.model.axes import Axes
+from submodel.model.axes.layout import Along, FixedPart, Layout, Product
+from submodel.model.cut import UnitCut
+from submodel.schemes import Draw, Random
+from submodel.schemes.draw import draw_units
 
 Inputs = tuple[Any, ...]
 
@@ -97,3 +103,38 @@ def mlp(*widths: int) -> nn.Sequential:
 def entry(name: str, make: Callable[[], nn.Module], *shapes: tuple[int, ...], **told: Any) -> Entry:
     """A net that reads tensors of random numbers of these shapes."""
     return Entry(name, lambda: (make(), tuple(torch.randn(shape) for shape in shapes)), **told)
+
+
+def text(layout: Layout) -> str:
+    """A layout in a line: axis names, sizes of fixed parts, x and +."""
+    if isinstance(layout, FixedPart):
+        return str(layout.size)
+    if isinstance(layout, Along):
+        return layout.axis
+    sign = " x " if isinstance(layout, Product) else " + "
+    return sign.join(
+        text(p) if isinstance(p, FixedPart | Along) else f"({text(p)})" for p in layout.parts
+    )
+
+
+def layouts(axes: Axes) -> dict[str, tuple[str, ...]]:
+    return {name: tuple(map(text, found)) for name, found in axes.layouts.items()}
+
+
+def cut_by(axes: Axes, share: float = 0.5, draw: int = 0, sampling: Any = "fixed") -> UnitCut:
+    """Random units of every axis: a share of them, or each with that chance."""
+    return draw_units(Random(sampling), axes, share, Draw(0, draw, 0))
+
+
+def two_layers(forward: Forward, read: int = 8, **parts: Any) -> Net:
+    """A net with a layer ``up`` to 8 units, and one ``out`` of those that it reads."""
+    return Net(forward, up=nn.Linear(6, 8), out=nn.Linear(read, 2), **parts)
+
+
+def parameter(*shape: int) -> nn.Parameter:
+    return nn.Parameter(torch.randn(shape, generator=torch.Generator().manual_seed(0)))
+
+
+IMAGE = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(1))
+VECTOR = torch.randn(2, 6, generator=torch.Generator().manual_seed(2))
+SEQUENCE = torch.randn(2, 5, 6, generator=torch.Generator().manual_seed(3))
