@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -137,16 +138,7 @@ def product(parts: Iterable[Layout]) -> Layout:
     >>> product([FixedPart(2), FixedPart(3), Along("c", 4), ONE])
     Product(parts=(FixedPart(size=6), Along(axis='c', size=4)))
     """
-    flat: list[Layout] = []
-    for part in parts:
-        for p in part.parts if isinstance(part, Product) else (part,):
-            if p.size == 1:
-                continue
-            last = flat[-1] if flat else None
-            if isinstance(p, FixedPart) and isinstance(last, FixedPart):
-                flat[-1] = FixedPart(last.size * p.size, last.reason or p.reason)
-            else:
-                flat.append(p)
+    flat = _flatten(parts, Product, 1, operator.mul)
     if len(flat) < 2:
         return flat[0] if flat else ONE
     whole = Product(tuple(flat))
@@ -159,19 +151,27 @@ def concatenation(parts: Iterable[Layout]) -> Layout:
     >>> concatenation([FixedPart(2), FixedPart(3), FixedPart(0)])
     FixedPart(size=5)
     """
-    flat: list[Layout] = []
-    for part in parts:
-        for p in part.parts if isinstance(part, Concatenation) else (part,):
-            if p.size == 0:
-                continue
-            last = flat[-1] if flat else None
-            if isinstance(p, FixedPart) and isinstance(last, FixedPart):
-                flat[-1] = FixedPart(last.size + p.size, last.reason or p.reason)
-            else:
-                flat.append(p)
+    flat = _flatten(parts, Concatenation, 0, operator.add)
     if len(flat) < 2:
         return flat[0] if flat else FixedPart(0)
     return Concatenation(tuple(flat))
+
+
+def _flatten(
+    parts: Iterable[Layout],
+    kind: type[Product | Concatenation],
+    neutral: int,
+    join: Callable[[int, int], int],
+) -> list[Layout]:
+    flat: list[Layout] = []
+    for part in parts:
+        for p in part.parts if isinstance(part, kind) else (part,):
+            last = flat[-1] if flat else None
+            if isinstance(p, FixedPart) and isinstance(last, FixedPart) and p.size != neutral:
+                flat[-1] = FixedPart(join(last.size, p.size), last.reason or p.reason)
+            elif p.size != neutral:
+                flat.append(p)
+    return flat
 
 
 def simple_parts(layout: Layout) -> Iterator[FixedPart | Along]:
@@ -299,19 +299,19 @@ class Algebra:
         for expression in expressions:
             self.freeze(expression, f"{reason}: its parts do not line up")
 
+    def _take(self, ahead: list[Layout], kind: type[Product | Concatenation]) -> Layout:
+        """The next part of a stack, looking into parts of a kind: the last first, or the first."""
+        part = self.resolve(ahead.pop())
+        while isinstance(part, kind):
+            ahead.extend(part.parts if kind is Product else reversed(part.parts))
+            part = ahead.pop()
+        return part
+
     def _unify_products(self, a: Product, b: Product, reason: str) -> None:
         """From the fastest factor on; the longer of two factors is split by the shorter."""
         first_parts, second_parts = list(a.parts), list(b.parts)
-
-        def take(parts: list[Layout]) -> Layout:
-            last = self.resolve(parts.pop())
-            while isinstance(last, Product):
-                parts.extend(last.parts)
-                last = parts.pop()
-            return last
-
         while first_parts and second_parts:
-            x, y = take(first_parts), take(second_parts)
+            x, y = self._take(first_parts, Product), self._take(second_parts, Product)
             if x.size < y.size:
                 x, y, first_parts, second_parts = y, x, second_parts, first_parts
             split = self._split_inner(x, y.size, reason)
@@ -326,16 +326,8 @@ class Algebra:
     def _unify_concatenations(self, a: Layout, b: Layout, reason: str) -> None:
         """From the first part on; the longer of two parts is cut at the end of the shorter."""
         first_parts, second_parts = [a], [b]
-
-        def take(parts: list[Layout]) -> Layout:
-            first = self.resolve(parts.pop())
-            while isinstance(first, Concatenation):
-                parts.extend(reversed(first.parts))
-                first = parts.pop()
-            return first
-
         while first_parts and second_parts:
-            x, y = take(first_parts), take(second_parts)
+            x, y = self._take(first_parts, Concatenation), self._take(second_parts, Concatenation)
             if x.size < y.size:
                 x, y, first_parts, second_parts = y, x, second_parts, first_parts
             head, *rest = self.pieces(x, [y.size, x.size - y.size], reason)
@@ -426,10 +418,7 @@ class Algebra:
             piece: list[Layout] = []
             missing = size
             while missing:
-                part = self.resolve(ahead.pop())
-                if isinstance(part, Concatenation):
-                    ahead.extend(reversed(part.parts))
-                    continue
+                part = self._take(ahead, Concatenation)
                 if part.size > missing:
                     part, after = self.pieces(part, [missing, part.size - missing], reason)
                     ahead.append(after)
