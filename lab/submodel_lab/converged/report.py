@@ -230,11 +230,6 @@ def base_measure(measure: str) -> str:
     return measure.removesuffix(EQUAL_LOSS).partition(AT_ROUND)[0]
 
 
-def result_rows(results: CandidateRecords) -> list[list[str]]:
-    """Every candidate after its last round."""
-    return [_result_row(candidate, record) for candidate, record in results.items()]
-
-
 def _result_row(candidate: Candidate, record: VariantRecord) -> list[str]:
     rounds = [int(r) for r in record.final("round").values()]
     flat_count = sum(run.is_flat is True for run in record.runs)
@@ -328,7 +323,7 @@ def question_lines(
         *_table(ANSWER_HEADINGS, rows),
         reading_words([judgement for _, judgement in judge_question(question, results)]),
         "",
-        *markdown_table(_RESULT_HEADINGS, result_rows(results)),
+        *markdown_table(_RESULT_HEADINGS, [_result_row(*pair) for pair in results.items()]),
         "",
         *flatness_words(results),
         "",

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from submodel.algorithm import FILL_IN, average, shrinkage
 from submodel.model import COORDINATES
 from submodel.randomness import generator
-from submodel.schemes import Draw, Random, Rolling, Scheme, output_passes
+from submodel.schemes import Draw, Random, Rolling, output_passes
 from submodel_lab.theory.masking import CoordinateChances, Masking, epoch_windows
 from submodel_lab.theory.problems import FloatArray, Problem, TheoryError
 
@@ -60,12 +60,9 @@ class MaskDraws:
     def __init__(self, masking: Masking, dimension: int, trials: int, seed: int) -> None:
         self._masking, self._dimension = masking, dimension
         self._trials, self._seeds = trials, seed + np.arange(trials)
-        self._table = masking.list_masks(dimension)[0] if self._rolls else np.empty(0)
+        rolls = isinstance(masking.mask_scheme, Rolling)
+        self._table = masking.list_masks(dimension)[0] if rolls else np.empty(0)
         self._epoch, self._windows = -1, np.empty((0, 0), np.int64)
-
-    @property
-    def _rolls(self) -> bool:
-        return isinstance(self._masking.mask_scheme, Rolling)
 
     def __call__(self, round_: int) -> FloatArray:
         """The masks of one round."""
@@ -77,7 +74,8 @@ class MaskDraws:
                 self._epoch = epoch
             return np.asarray(self._table[:, self._windows[:, r]])
         capacities = enumerate(self._masking.capacities)
-        if _draws_coordinates(scheme):
+        is_bernoulli = isinstance(scheme, Random) and scheme.sampling == "bernoulli"
+        if is_bernoulli or isinstance(scheme, CoordinateChances):  # T d of them are T draws
             seed, size = int(self._seeds[0]), self._trials * d
             flat = [
                 scheme.select(COORDINATES, size, p, Draw(seed, round_, i)) for i, p in capacities
@@ -93,13 +91,6 @@ class MaskDraws:
             ],
             float,
         )
-
-
-def _draws_coordinates(scheme: Scheme) -> bool:
-    """Whether coordinates are drawn by themselves, so that T d of them are T draws."""
-    return isinstance(scheme, CoordinateChances) or (
-        isinstance(scheme, Random) and scheme.sampling == "bernoulli"
-    )
 
 
 def run_trials(

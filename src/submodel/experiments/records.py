@@ -252,11 +252,10 @@ def _join_runs(runs: Mapping[float, SeedRun]) -> SeedRun:
     largest = runs[max(runs)]
     first = max(run.lines[0]["round"] for run in runs.values())
     rounds = sorted({line["round"] for run in runs.values() for line in run.lines})
-    lines = [
-        _join_lines({c: _latest_line(run.lines, round_) for c, run in runs.items()}, round_)
-        for round_ in rounds
-        if round_ >= first
-    ]
+    lines = []
+    for round_ in rounds[rounds.index(first) :]:
+        until = {c: [ln for ln in run.lines if ln["round"] <= round_] for c, run in runs.items()}
+        lines.append(_join_lines({c: earlier[-1] for c, earlier in until.items()}, round_))
     clients = [pair for c, run in runs.items() for pair in run.clients if pair[0] == c]
     if clients:
         accuracies = [accuracy for _, accuracy in clients]
@@ -272,10 +271,6 @@ def _join_runs(runs: Mapping[float, SeedRun]) -> SeedRun:
         is_flat=None if None in flat_parts else all(flat_parts),
         clients=clients,
     )
-
-
-def _latest_line(lines: Sequence[Line], round_: float) -> Line:
-    return [line for line in lines if line["round"] <= round_][-1]
 
 
 def _join_lines(lines: Mapping[float, Line], round_: float) -> Line:
