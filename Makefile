@@ -30,8 +30,7 @@ browser:
 			>/dev/null 2>&1 || echo "chromium cannot be installed here: the tests of pages will be skipped"; \
 	else echo "no chromium and chromedriver here: the tests of pages will be skipped"; fi
 
-# For daily work, in less than a minute and without linters: all tests but those that took a tenth of a second or
-# more when they were last measured (tests/durations.json, by `pytest -n auto --record-durations`).
+# For daily work, in about a minute and without linters: all tests but those marked `slow` (half a second or more).
 test-quick: $(VENV)/.ready
 	$(TEST_ENV) $(BIN)/pytest -n auto --dist worksteal -m 'not slow and not faults and not deep'
 

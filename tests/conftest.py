@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +14,7 @@ import pytest
 from submodel.cli import main
 from tests.support.browser import NO_BROWSER, Browser, start_browser
 from tests.support.doctests import DoctestFilter
-from tests.support.durations import SHARED, Recorder, arrange, measured, shared_key
+from tests.support.order import slow_first
 
 if TYPE_CHECKING:
     from tests.support.commands import Command
@@ -25,35 +24,14 @@ gc.set_threshold(10_000)  # tests make many small objects, and few circles of la
 gc.disable()  # until all is loaded: nothing of it is garbage, and it was gone through at every step
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    """One option of ours."""
-    text = "write what is slow to tests/durations.json"
-    parser.addoption("--record-durations", action="store_true", help=text)
-
-
 def pytest_configure(config: pytest.Config) -> None:
-    """With it, measure; only the process that hears of all tests."""
+    """Choose among the examples in docstrings."""
     config.pluginmanager.register(DoctestFilter())
-    if config.getoption("--record-durations") and not hasattr(config, "workerinput"):
-        config.pluginmanager.register(Recorder())
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Slow tests are marked, and come first."""
-    arrange(items, measured(), getattr(config, "workerinput", {}).get("workercount", 1))
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_fixture_setup(
-    fixturedef: pytest.FixtureDef[object], request: pytest.FixtureRequest
-) -> Iterator[None]:
-    """What several tests use is measured apart from the test that is the first to do so."""
-    start = time.perf_counter()
-    result = yield
-    if fixturedef.scope != "function" and isinstance(request._pyfuncitem, pytest.Item):
-        seconds = time.perf_counter() - start
-        request._pyfuncitem.user_properties.append((SHARED, (shared_key(fixturedef), seconds)))
-    return result
+    """Let every worker begin with slow tests."""
+    items[:] = slow_first(items, getattr(config, "workerinput", {}).get("workercount", 1))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

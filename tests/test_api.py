@@ -88,6 +88,7 @@ def made(kind: str) -> nn.Module:
     return Several(kind)
 
 
+@pytest.mark.slow
 def test_outputs_chooses_what_counts() -> None:
     plain = submodel.train(made("plain"), submodel.digits(), CONFIG)
     for kind, outputs in (("tuple", lambda r: r[1]), ("dict", lambda r: r["logits"])):
@@ -112,6 +113,7 @@ def test_outputs_chooses_what_counts() -> None:
         submodel.train(made("tuple"), submodel.digits(), CONFIG)
 
 
+@pytest.mark.slow
 def test_clients_says_who_has_what() -> None:
     lists = [[3, 1, 2], np.arange(10, 50), torch.arange(60, 65), range(100, 300)]
     config = {**CONFIG, "clients": {"per_round": 4}}

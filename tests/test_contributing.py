@@ -40,6 +40,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TESTS)
 def test_a_recipe_passes_its_own_test(name: str, tmp_path: Path) -> None:
     module = importlib.import_module(name)

@@ -24,6 +24,8 @@ from submodel.runs.folder import RunFolder
 from submodel.schemes import Draw, units_held
 from tests.support.runs import run
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 

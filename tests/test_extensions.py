@@ -40,6 +40,7 @@ def _run(
     return subprocess.run(code, cwd=folder, env=environment, capture_output=True, text=True)
 
 
+@pytest.mark.slow
 def test_without_the_laboratory_its_parts_name_the_package(tmp_path: Path) -> None:
     commands = [
         ["study", "residual", "--trials", "3"],
@@ -80,6 +81,7 @@ def test_without_the_laboratory_records_keep_their_names_and_studies_name_it(
         reading.read_folders([tmp_path])
 
 
+@pytest.mark.slow
 def test_another_package_adds_a_command_and_one_that_fails_stops_nothing(tmp_path: Path) -> None:
     (tmp_path / "greeting.py").write_text(
         'def greet(name: str) -> None:\n    """Greet somebody."""\n    print(f"hello {name}")\n'

@@ -25,6 +25,7 @@ def test_the_picture_has_the_arrows_of_the_code() -> None:
     assert drawn_edges(PICTURE) == ROOMS.edges, "run make graph"
 
 
+@pytest.mark.slow
 def test_the_keys_are_those_of_the_code() -> None:
     assert part(CONFIGURATION, "keys") == components.page(), "run make graph"
 

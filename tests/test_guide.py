@@ -156,6 +156,7 @@ def test_a_program_is_short(title: str) -> None:
     assert len([line for line in PROGRAMS[title].splitlines() if line.strip()]) <= MOST_LINES
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("title", PROGRAMS)
 def test_a_program_does_what_the_guide_says(
     title: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

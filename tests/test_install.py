@@ -19,6 +19,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parent.parent
 DISTRIBUTIONS = {"PIL": "pillow", "sklearn": "scikit-learn", "mlflow": "mlflow-skinny"}
 """Those whose name is not that of what is imported."""

@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from submodel import Result
 
 ROOT = Path(__file__).parent.parent
@@ -24,6 +26,7 @@ def test_the_home_page_has_the_same_example() -> None:
     assert PYTHON.findall((ROOT / "docs/index.md").read_text("utf-8")) == PYTHON.findall(README)
 
 
+@pytest.mark.slow
 def test_the_example_trains() -> None:
     (code,) = PYTHON.findall(README)
     assert len([line for line in code.splitlines() if line.strip()]) <= 10

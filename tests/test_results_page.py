@@ -22,6 +22,7 @@ from submodel_lab.converged.report import results_of
 from submodel_lab.paper.gpu_time import PEAKS, UTILISATION, forward_flops, gpu_rows
 
 
+@pytest.mark.slow
 def test_every_part_of_the_page_follows_from_the_records() -> None:
     for name, text in page.parts().items():
         assert part(RESULTS, name) == text, "run make results"

@@ -104,12 +104,14 @@ def test_lines_are_counted(tmp_path: Path) -> None:
     assert (whole.longest, whole.longest_file, whole.import_lines) == (70, "one.py", 73)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["round", "cut"])
 def test_a_scenario_is_recorded(name: str) -> None:
     counts = SCENARIOS[name]().counts
     assert counts.calls > counts.jumps > counts.distinct_jumps > counts.files > 1
 
 
+@pytest.mark.slow
 def test_training_is_recorded_until_its_first_round() -> None:
     counts = measure("train")
     assert counts.imported > counts.files > 1

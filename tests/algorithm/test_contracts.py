@@ -21,6 +21,8 @@ from tests.support.common import RULES, WIDTHS, tiny_setup
 from tests.support.rounds import one_round, output
 from tests.support.schemes import AT_CAPACITY_ONE, CASES, UNIT_CASES, joined, sections_of
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("model", WIDTHS)
 @pytest.mark.parametrize(("scheme", "granularity"), CASES)

@@ -66,6 +66,7 @@ def direct(module: nn.Module, examples: Examples, batch: int) -> tuple[float, fl
     return float(loss), float((out.argmax(1) == examples.y).double().mean())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("capacity", [1.0, 0.5])
 @pytest.mark.parametrize("model", ["cnn", "preresnet18"])
 def test_test_batches_are_normalised_by_themselves(model: str, capacity: float) -> None:
@@ -111,6 +112,7 @@ def pooled_loss(setup: Setup, state: State, x: Tensor) -> float:
         return float(functional.cross_entropy(module.eval()(test.x), test.y))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [None, 40, 230, 1000])
 def test_statistics_of_some_of_the_clients_examples(count: int | None) -> None:
     section = {} if count is None else {"statistics_examples": count}
@@ -146,6 +148,7 @@ def run_config(**settings: Any) -> Config:
     )
 
 
+@pytest.mark.slow
 def test_the_training_part_is_scored_on_request(tmp_path: Path) -> None:
     config = run_config(evaluate_train=True, statistics="test_batch")
     setup = prepare(config, data=images())
@@ -166,6 +169,7 @@ def test_the_training_part_is_scored_on_request(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_exports_keep_the_statistics_of_the_clients(tmp_path: Path) -> None:
     exported = []
     for source in ("clients", "test_batch"):
@@ -417,6 +421,7 @@ class Stops(submodel.Callback):
         return {}
 
 
+@pytest.mark.slow
 def test_a_resumed_run_tells_the_same_of_clients(tmp_path: Path) -> None:
     with pytest.raises(Interruption):
         train(tmp_path / "run", callbacks=[Stops()])
@@ -437,6 +442,7 @@ def run_in_a_group(group: ProcessGroup, folder: str) -> None:
     Path(folder, f"{group.rank}").write_text(repr(history[-1]["client_accuracy"]))
 
 
+@pytest.mark.slow
 def test_processes_share_the_work_and_tell_the_same(tmp_path: Path) -> None:
     run_group(run_in_a_group, str(tmp_path), processes=2)
     chosen = parse({"model": SMALL, **config()})

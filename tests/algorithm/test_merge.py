@@ -76,6 +76,7 @@ def test_the_rules_differ_where_only_some_held_a_weight() -> None:
     assert outcome == {"selective": [0.5, 1.0], "fill_in": [0.5, 0.5]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", WIDTHS)
 @pytest.mark.parametrize(("scheme", "granularity"), CASES)
 def test_gather_then_merge_untouched_changes_no_bit(
@@ -116,6 +117,7 @@ def random_updates(seed: int, dtype: torch.dtype) -> tuple[dict[str, Tensor], li
     return whole, updates
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=20)
 @given(seed=st.integers(0, 10_000), rule=st.sampled_from(RULES))
 def test_the_order_of_updates_changes_no_bit(seed: int, rule: str) -> None:

@@ -125,6 +125,7 @@ def no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waiting, "_MOST_IN_MEMORY", 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limits", [None, small_blocks, little_room, no_memory])
 @pytest.mark.parametrize("case", CASES)
 def test_the_bits_do_not_depend_on_where_sums_are(
@@ -209,6 +210,7 @@ LARGE_CUTS: dict[str, list[Cut]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", LARGE_CUTS)
 @pytest.mark.parametrize("rule", [SELECTIVE, FILL_IN], ids=["selective", "fill_in"])
 def test_large_tensors_are_merged_to_the_bits_of_exact_sums(case: str, rule: MergeRule) -> None:
@@ -310,6 +312,7 @@ def test_callbacks_of_others_keep_the_model_before_a_round() -> None:
     assert not Tell(print).looks_back
 
 
+@pytest.mark.slow
 def test_stopped_where_the_model_is_written_over_it_goes_on_from_its_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

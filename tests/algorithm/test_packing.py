@@ -48,6 +48,7 @@ def assert_round_trip(cut: Cut, whole: dict[str, Tensor], masks: bool) -> Packed
     return packed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["mlp", "cnn", "preresnet18"])
 @pytest.mark.parametrize("granularity", ["unit", "coordinate"])
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -96,6 +97,7 @@ def test_a_trained_update_comes_back_bit_for_bit() -> None:
     assert seen == [True] * 4
 
 
+@pytest.mark.slow
 @given(
     shape=st.lists(st.integers(0, 5), max_size=3),
     dtype=st.sampled_from([torch.float32, torch.float64, torch.bfloat16, torch.float16]),

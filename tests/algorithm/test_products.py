@@ -175,6 +175,7 @@ def rounds(setup: Setup, batched: bool = False, count: int = 2) -> tuple[State, 
     return state, report
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["static", "rolling", "ordered", "importance"])
 @pytest.mark.parametrize(
     "model", [{}, {"adapters": None, "adapter_rank": None, "factorised": True}]

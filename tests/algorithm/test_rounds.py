@@ -112,6 +112,7 @@ def test_seconds_are_told_by_phase(case: str) -> None:
 ROUNDS = 3
 
 
+@pytest.mark.slow
 def test_fedavg_equals_a_plain_loop() -> None:
     config = parse(
         {
@@ -255,6 +256,7 @@ def assert_same(ours: tuple[list[Vector], Vector], theirs: tuple[list[Vector], V
     assert np.abs(ours[0][-1]).max() > 0.05  # it moved
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("problem", PROBLEMS)
 @pytest.mark.parametrize("average", [fill_in, selective])
 @pytest.mark.parametrize("radius", [None, 0.4])
@@ -278,6 +280,7 @@ def test_algorithm_1(problem: str, average: Any, radius: float | None, decay: fl
         assert max(float(np.linalg.norm(w)) for w in theirs[0]) > radius - 1e-9  # it projected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("problem", PROBLEMS)
 @pytest.mark.parametrize("average", [fill_in, selective])
 @pytest.mark.parametrize("radius", [None, 0.4])

@@ -148,6 +148,7 @@ def rounds(setup: Setup, count: int) -> list[State]:
     return states
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", RULES)
 def test_rounds_without_momentum_are_rounds_of_plain(rule: str) -> None:
     common: dict[str, Any] = {"merge": {"rule": rule}}
@@ -160,6 +161,7 @@ def test_rounds_without_momentum_are_rounds_of_plain(rule: str) -> None:
     assert bits(dict(moving[2].tensors)) != bits(dict(plain[2].tensors))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("name", ["adam", "yogi"])
 def test_a_round_takes_the_step_from_the_merged_change_of_its_rule(name: str, rule: str) -> None:
@@ -186,6 +188,7 @@ def covered(setup: Setup, round_: int) -> dict[str, Tensor]:
     return dict(accumulator.coverage_masks())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("granularity", "rule"), [("unit", "selective"), ("coordinate", "fill_in")]
 )
@@ -239,6 +242,7 @@ def test_buffers_take_their_merged_values() -> None:
     assert float(plain.tensors["1.running_mean"].abs().max()) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STEPS)
 def test_the_projection_comes_after_the_step(name: str) -> None:
     choice = STEPS[name] | {"lr": 3.0}
@@ -263,6 +267,7 @@ def test_a_step_too_far_ends_the_run_in_words(name: str, lr: float, reason: str)
     errors.check("step too far", f"{name}, {lr:g}", caught.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STEPS)
 def test_a_checkpoint_holds_all_that_the_next_round_needs(name: str, tmp_path: Path) -> None:
     setup, config = small(server=STEPS[name]), parse({})
@@ -275,6 +280,7 @@ def test_a_checkpoint_holds_all_that_the_next_round_needs(name: str, tmp_path: P
     assert bits(dict(after.memory)) == bits(dict(expected.memory))
 
 
+@pytest.mark.slow
 def test_a_stopped_and_resumed_run_is_the_run_never_stopped(tmp_path: Path) -> None:
     config = parse(
         {
@@ -309,6 +315,7 @@ def test_keys_that_mean_nothing_are_refused(message: str) -> None:
     assert str(caught.value).startswith(message)
 
 
+@pytest.mark.slow
 def test_what_is_configured_is_what_steps(tmp_path: Path) -> None:
     config = parse({"server": {"name": "yogi", "beta1": 0.8}})
     (tmp_path / "config.toml").write_text(to_toml(config))

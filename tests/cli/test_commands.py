@@ -16,6 +16,8 @@ from tests.cli.test_json import DRY_RUN
 from tests.support.commands import Command, process
 from tests.support.forked import start_command
 
+pytestmark = pytest.mark.slow
+
 FAST = ["--set", "train.rounds=2", "--set", "model.name=mlp", "--set", "model.width=16"]
 
 

@@ -32,6 +32,7 @@ def test_a_column_of_a_table_is_who_has_its_rows(tmp_path: Path, submodel: Comma
     assert "labels per client: least 2, median 2, most 2" in result.stdout
 
 
+@pytest.mark.slow
 def test_only_a_picture_that_is_asked_for_is_drawn(tmp_path: Path, submodel: Command) -> None:
     for words, written in (([], []), (["--json"], []), (["--out", "who.png"], ["who.png"])):
         result = submodel("data", "digits", *words, cwd=tmp_path)

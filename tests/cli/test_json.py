@@ -85,6 +85,7 @@ def test_every_command_has_json_or_a_reason() -> None:
         assert bool(read_lesson(command.callback).keys) == has_json, name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_json_is_one_object_with_the_keys_of_the_help(
     case: str, places: dict[str, Path], tmp_path: Path, submodel: Command
@@ -139,6 +140,7 @@ def test_a_budget_that_nothing_fits_is_said_and_fails(submodel: Command) -> None
     assert content["next_larger"]["memory"] > 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words", [("show", "nowhere"), ("train", "--set", "train.rounds=x"), ("cost", "no.toml")]
 )

@@ -20,6 +20,7 @@ READ = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("version", "name"), READ)
 def test_files_are_read_as_before(version: str, name: str, tmp_path: Path) -> None:
     case = CASES[name]
@@ -27,6 +28,7 @@ def test_files_are_read_as_before(version: str, name: str, tmp_path: Path) -> No
     assert not differences(case.expected(version, "read"), found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", VERSIONS)
 def test_what_is_computed_from_files_has_the_same_bits(version: str) -> None:
     kept = json.loads((HOME / version / "machine.json").read_text("utf-8"))

@@ -72,6 +72,7 @@ class Flat:
         return self.value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", [Prefix, Prefix(), f"{__name__}:Prefix"])
 def test_a_scheme_needs_nothing_but_select(scheme: Any) -> None:
     assert bits(trained(scheme={"name": scheme})) == bits(trained(scheme={"name": "static"}))
@@ -100,6 +101,7 @@ def test_what_can_be_imported_is_recorded_by_its_path_and_ours_by_its_name(tmp_p
     assert parse({"scheme": {"name": Static}}).scheme.name == "static"
 
 
+@pytest.mark.slow
 def test_what_no_path_leads_to_goes_on_in_python_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, submodel: Command
 ) -> None:

@@ -310,6 +310,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", CASES)
 def test_it_trains_from_python_and_from_the_command_line(kind: str, submodel: Command) -> None:
     case = CASES[kind]
@@ -326,6 +327,7 @@ def test_it_trains_from_python_and_from_the_command_line(kind: str, submodel: Co
         _check_notes(Path("command"), opened.history)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path_leads_there", [True, False])
 @pytest.mark.parametrize("kind", [kind for kind in CASES if "," not in kind])
 def test_the_class_or_function_may_stand_for_its_path(
@@ -402,6 +404,7 @@ def test_an_offer_whose_code_raises_is_told_by_its_name() -> None:
     assert problem == "scheme.name: 'ruin': 'raising' fails: RuntimeError: out of order"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("installed")
 def test_each_is_found_by_the_name_that_its_package_offers() -> None:
     change: dict[str, Any] = {}
@@ -559,6 +562,7 @@ def test_one_that_says_it_wrongly_is_told_how(kind: str, name: str, reason: str)
     assert started(KINDS[kind], name).problems == (f"{kind}: {name!r}: {reason}",)
 
 
+@pytest.mark.slow
 def test_files_of_the_working_folder_stand_in_for_no_package(here: Path) -> None:
     """A user's files may be called like packages, also in the processes of a run."""
     for name in ("sklearn", "matplotlib", "datasets", "typer"):

@@ -70,6 +70,7 @@ def test_comments_of_keys_that_are_no_more_go_to_the_end() -> None:
 WORDS = st.text(st.sampled_from("ab#=[]\"' \\.,"), max_size=12)
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(WORDS, st.lists(WORDS, max_size=3), WORDS)
 def test_no_comment_changes_a_value(note: str, values: list[str], key: str) -> None:

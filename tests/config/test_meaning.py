@@ -30,6 +30,7 @@ def test_the_default_configuration_means_the_same_when_it_is_read_back() -> None
     assert read_back(Config()) == Config()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", KEYS)
 @quick
 @given(data=st.data())
@@ -42,6 +43,7 @@ def test_every_key_means_the_same_when_it_is_read_back(key: str, data: st.DataOb
     assert refusals(config, again, config.train.rounds) == []
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(first=configurations(), second=configurations())
 def test_what_differs_is_named(first: Config, second: Config) -> None:

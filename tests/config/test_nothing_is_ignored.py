@@ -224,6 +224,7 @@ AT_THE_COMMAND_LINE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sentence", AT_THE_COMMAND_LINE)
 def test_the_command_refuses_it_too_and_begins_no_run(
     sentence: str, submodel: Command, tmp_path: Path

@@ -67,6 +67,7 @@ def test_a_run_trains_without_them_and_scores_them() -> None:
     assert {"held_out_loss", "test_loss"} <= history[-1].keys()
 
 
+@pytest.mark.slow
 def test_it_is_refused_where_it_means_nothing() -> None:
     few = parse({**TINY, "data": {"examples": 20, "held_out": 0.1}})
     with pytest.raises(ConfigError, match="less than one of any class"):

@@ -163,6 +163,7 @@ def test_bad_rows(tmp_path: Path) -> None:
         load_dataset("hf:x", path=lists, target="b")
 
 
+@pytest.mark.slow
 def test_both_train_by_the_command(tmp_path: Path, submodel: Command) -> None:
     path = saved(tmp_path / "hub", ROWS)
     small = [

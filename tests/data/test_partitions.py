@@ -162,6 +162,7 @@ def flower(name: str, clients: int = 20, **options: Any) -> list[np.ndarray[Any,
     return [split.indices(client) for client in range(clients)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "options"),
     [
@@ -298,6 +299,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
 
 
+@pytest.mark.slow
 def test_a_million_registered_clients_take_no_more_memory_than_a_thousand() -> None:
     peaks = []
     for count in (1_000, 1_000_000):

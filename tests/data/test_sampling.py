@@ -149,6 +149,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("message", REFUSED)
 def test_what_is_not_defined_is_refused(message: str) -> None:
     with pytest.raises(ConfigError) as caught:
@@ -156,6 +157,7 @@ def test_what_is_not_defined_is_refused(message: str) -> None:
     assert str(caught.value).startswith(message)
 
 
+@pytest.mark.slow
 def test_a_cyclic_run_trains_and_resumes_to_the_same_bytes(tmp_path: Path) -> None:
     setting = {**SMALL["clients"], "sampling": "shuffled-cyclic", "groups": 4}
     config = parse({**SMALL, "clients": setting})

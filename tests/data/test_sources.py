@@ -472,6 +472,7 @@ def hub_dataset(columns: Mapping[str, Any], count: int = 6, splits: str = "train
     return datasets.DatasetDict(dict.fromkeys(splits.split(), part))
 
 
+@pytest.mark.slow
 def test_a_hub_dataset_is_found_by_its_column_types(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -649,6 +650,7 @@ def test_the_command_takes_the_data_of_a_config_file(tmp_path: Path, submodel: C
     assert direct.stdout == result.stdout
 
 
+@pytest.mark.slow
 def test_the_command_refuses_bad_input_without_a_traceback(
     tmp_path: Path, submodel: Command
 ) -> None:

@@ -264,6 +264,7 @@ def write_hub(path: Path, names: list[Any]) -> None:
 WRITERS: dict[str, Any] = {"csv": write_csv, "parquet": write_parquet, "hf": write_hub}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", WRITERS)
 @pytest.mark.parametrize("of", NAMES)
 @settings(deadline=None, max_examples=12, database=None)

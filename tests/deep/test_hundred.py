@@ -11,6 +11,7 @@ from tests.pins.store import ERRORS
 CASES = 100
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", READERS)
 def test_nothing_but_our_errors_comes_out(name: str) -> None:
     outcome = attack(name, range(-CASES, 0))

@@ -8,6 +8,7 @@ from tests.deep.attack import attack
 from tests.deep.readers import READERS
 
 
+@pytest.mark.slow
 @pytest.mark.deep
 @pytest.mark.parametrize("name", READERS)
 def test_nothing_but_our_errors_comes_out(name: str) -> None:

@@ -58,6 +58,7 @@ def test_every_comment_before_a_block_is_one_of_those_that_mean_something() -> N
             assert re.fullmatch(known, block.marker), f"{block.title}: {block.marker}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RUNNABLE)
 def test_a_page_does_what_it_tells_its_reader_to_do(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, submodel: Command

@@ -49,6 +49,7 @@ from tests.support.schemes import CASES, VARIANTS, Sections, joined, sections_of
 MODELS = ("mlp", "cnn", "preresnet18")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize(("scheme", "granularity"), CASES)
 def test_batched_is_serial_for_every_scheme(model: str, scheme: str, granularity: str) -> None:
@@ -58,6 +59,7 @@ def test_batched_is_serial_for_every_scheme(model: str, scheme: str, granularity
     assert_equal_updates(setup, EXACT_TOLERANCE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("granularity", ["unit", "coordinate"])
 def test_single_precision_agrees_where_batch_norm_is_well_conditioned(
@@ -70,6 +72,7 @@ def test_single_precision_agrees_where_batch_norm_is_well_conditioned(
     assert_equal_updates(setup)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["mlp", "cnn"])
 @pytest.mark.parametrize("absent", ["keep", "zero", "leave_out"])
 @pytest.mark.parametrize("granularity", ["unit", "coordinate"])
@@ -78,6 +81,7 @@ def test_batched_is_serial_for_absent_labels(model: str, absent: str, granularit
     assert_equal_updates(setup_of(model, local=local, scheme={"granularity": granularity}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "local",
     [
@@ -106,6 +110,7 @@ class VeryRagged:
         return np.arange(client + 1) * 5 % 60
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("local", [{"epochs": 3}, {"steps": 7}, {"batch_size": 0}])
 def test_clients_of_very_different_sizes_are_exact(local: dict[str, Any]) -> None:
     setup = setup_of("cnn", clients={"count": 12, "per_round": 12}, local=local)
@@ -334,6 +339,7 @@ def test_one_client_with_a_strided_point_filter_of_few_channels_is_safe() -> Non
     assert all(bool(torch.isfinite(tensor).all()) for tensor in update.tensors.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batching", ["auto", "always", "never"])
 def test_a_run_takes_the_engine_that_its_configuration_names(batching: str) -> None:
     config = parse(
@@ -358,6 +364,7 @@ def test_static_norm_alone_is_stacked() -> None:
     assert_equal_updates(own_setup(net))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS)
 def test_mixed_precision_is_the_same_training_with_shorter_numbers(model: str) -> None:
     exact, mixed = (setup_of(model, local={"precision": p}) for p in ("float32", "bfloat16"))
@@ -369,6 +376,7 @@ def test_mixed_precision_is_the_same_training_with_shorter_numbers(model: str) -
             assert all(t.dtype == torch.float32 for t in update.tensors.values())
 
 
+@pytest.mark.slow
 def test_stacks_hold_every_client_once_and_the_costliest_work_costs_most() -> None:
     setup = setup_of("preresnet18", clients={"count": 7, "per_round": 7, "capacities": [1, 0.25]})
     assignments = plan(setup, 0)
@@ -411,6 +419,7 @@ def trained(setup: Setup, engine: Engine) -> State:
     return state
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "model", "rule", "partition"), LOCAL_CASES)
 def test_local_engines_agree_on_every_scheme(
     name: str, model: str, rule: str, partition: str
@@ -437,6 +446,7 @@ def test_local_engines_agree_on_every_scheme(
             )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", VARIANTS)
 def test_devices_give_the_bytes_of_this_process_for_every_scheme(name: str) -> None:
     values = joined(

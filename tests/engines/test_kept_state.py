@@ -65,6 +65,7 @@ def settings(clients: int = 1, **local: Any) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batching", ["never", "always"])
 @pytest.mark.parametrize("case", TORCHS)
 def test_rounds_of_one_client_are_torchs_steps_in_a_row(case: str, batching: str) -> None:
@@ -105,6 +106,7 @@ SCHEMES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", SCHEMES)
 @pytest.mark.parametrize("optimiser", ["sgd", "adam"])
 def test_stacks_keep_what_clients_keep_one_by_one(case: str, optimiser: str) -> None:
@@ -187,6 +189,7 @@ def digits_config(path_rounds: int) -> dict[str, Any]:
     return config
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batching", ["never", "auto"])
 def test_a_run_that_is_resumed_ends_with_the_same_bytes(batching: str, tmp_path: Path) -> None:
     def train(rounds: int, path: Path, resume: bool = False) -> str:
@@ -201,6 +204,7 @@ def test_a_run_that_is_resumed_ends_with_the_same_bytes(batching: str, tmp_path:
     assert train(5, tmp_path / "parts", resume=True) == whole
 
 
+@pytest.mark.slow
 def test_a_damaged_state_falls_back_to_the_checkpoint_before(tmp_path: Path) -> None:
     run = submodel.train(net(), numbers(), digits_config(3), out=tmp_path / "run", progress=False)
     newest, before = checkpoint_folders(RunFolder(tmp_path / "run").checkpoints)

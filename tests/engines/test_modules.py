@@ -55,6 +55,7 @@ def examples() -> Dataset:
     return submodel.dataset((x, y), (x, y))
 
 
+@pytest.mark.slow
 @old_tools
 @pytest.mark.parametrize("kind", KINDS)
 def test_engines_agree_on_parametrised_layers(kind: str) -> None:
@@ -76,6 +77,7 @@ def test_a_layer_that_reads_the_tensor_of_another_is_trained() -> None:
     assert_equal_updates(setup, EXACT_TOLERANCE)
 
 
+@pytest.mark.slow
 @old_tools
 @pytest.mark.parametrize("scheme", ["rolling", "static"])
 @pytest.mark.parametrize("norm", [parametrizations.spectral_norm, spectral_norm])
@@ -135,6 +137,7 @@ class Reader(nn.Module):
         return logits
 
 
+@pytest.mark.slow
 @settings(
     deadline=None,
     max_examples=15,

@@ -115,6 +115,7 @@ CONVOLUTIONS: dict[str, tuple[Any, ...]] = {  # inputs, outputs, filter, stride,
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_convolutions_are_those_of_torch(name: str) -> None:
     inputs, outputs, kernel, stride, padding, bias = CONVOLUTIONS[name]

@@ -168,6 +168,7 @@ def test_outputs_are_torchs_whatever_the_number_of_examples(model: str) -> None:
         assert torch.equal(outputs_of(channels_last), outputs_of(x))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["static", "rolling", "random"])
 @pytest.mark.parametrize("model", MODELS)
 def test_scores_of_all_sizes_are_torchs(model: str, scheme: str) -> None:

@@ -145,6 +145,7 @@ def test_what_is_no_number_stays_so() -> None:
     assert attended[0, 0, 3:].isnan().any(-1).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("packed", [True, False])
 @pytest.mark.parametrize("kind", MAKERS)
 def test_native_stacks_are_serial(kind: str, packed: bool) -> None:
@@ -157,6 +158,7 @@ def test_native_stacks_are_serial(kind: str, packed: bool) -> None:
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["gpt2", "llama", "gpt", "modern"])
 def test_tapes_have_the_bits_of_the_usual_way(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     setup, results, calls = setup_of(kind, steps=5, optimiser="adamw"), [], []
@@ -178,6 +180,7 @@ def test_tapes_have_the_bits_of_the_usual_way(kind: str, monkeypatch: pytest.Mon
         torch.testing.assert_close(update.tensors, results[0][client].tensors, rtol=0, atol=0)
 
 
+@pytest.mark.slow
 def test_a_step_without_attention_masks_is_one_tape(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forward and back, loss and all: else activations of a whole stack would be kept."""
     monkeypatch.setattr(replay, "USUAL_STEPS", 2)
@@ -195,6 +198,7 @@ def test_a_step_without_attention_masks_is_one_tape(monkeypatch: pytest.MonkeyPa
     assert 0 < len(tapes) == engine._replays.programs
 
 
+@pytest.mark.slow
 def test_a_resumed_run_ends_with_the_same_bytes(tmp_path: Path) -> None:
     """The first part has recorded its steps when it stops; the second has to do so again."""
 
@@ -225,6 +229,7 @@ def test_a_resumed_run_ends_with_the_same_bytes(tmp_path: Path) -> None:
         assert train(6, "parts", resume=True) == whole
 
 
+@pytest.mark.slow
 def test_which_models_are_for_the_kernels() -> None:
     assert native_refusal(setup_of("gpt2"), CPU) is None
     assert "neither" in str(native_refusal(small_nets("mlp"), CPU))

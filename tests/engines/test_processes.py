@@ -41,6 +41,8 @@ from tests.support.ranks import run_group
 from tests.support.schemes import VARIANTS, Sections, joined
 from tests.support.text import folder_of
 
+pytestmark = pytest.mark.slow
+
 SMALL: dict[str, Any] = {
     "model": {"name": "mlp", "width": 8},
     "data": {"examples": 240, "test_examples": 60},

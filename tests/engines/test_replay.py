@@ -46,6 +46,7 @@ SETUPS: dict[str, Callable[[], Setup]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", SETUPS)
 def test_stacks_have_the_bits_of_the_usual_way(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     setup, results = SETUPS[case](), []

@@ -146,6 +146,7 @@ def test_drop_last_leaves_out_what_is_smaller_but_never_all() -> None:
         assert np.array_equal(mine, theirs)  # the same examples, passes later too
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("local", [{"epochs": 2}, {"steps": 5}, {"batch_size": 20}])
 def test_engines_agree_on_what_is_left_out_and_book_it(local: dict[str, Any]) -> None:
     setup = make_setup(normed(), local={"drop_last": True, **local})
@@ -340,6 +341,7 @@ def normed_digits() -> nn.Module:
     )
 
 
+@pytest.mark.slow
 def test_a_device_with_a_batch_of_one_takes_no_part_and_is_told_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -159,6 +159,7 @@ def strict(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     assert not any("one client after another" in message for message in messages)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("strict")
 @pytest.mark.parametrize("packed", [True, False])
 @pytest.mark.parametrize("kind", MAKERS)
@@ -167,6 +168,7 @@ def test_stacks_are_serial(kind: str, packed: bool) -> None:
     assert_equal_updates(setup, TOLERANCE)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("strict")
 @pytest.mark.parametrize("kind", ["gpt2", "gpt", "modern", "encoder"])
 @pytest.mark.parametrize(
@@ -187,6 +189,7 @@ def test_adamw_in_single_precision() -> None:
     assert_equal_updates(setup_of("llama", optimiser="adamw", lr=1e-3), TOLERANCE)
 
 
+@pytest.mark.slow
 def test_mixed_precision_stays_near() -> None:
     exact, mixed = (setup_of("gpt2", precision=p) for p in ("float32", "bfloat16"))
     expected = updates(BatchedEngine(exact), exact)
@@ -195,6 +198,7 @@ def test_mixed_precision_stays_near() -> None:
         assert update.loss == pytest.approx(expected[client].loss, rel=0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("option", ["attn_pdrop", "resid_pdrop"])
 def test_dropout_is_drawn_client_by_client(option: str, caplog: pytest.LogCaptureFixture) -> None:
     setup = setup_of("gpt2", net=gpt2(**{option: 0.2}))

@@ -216,6 +216,7 @@ COUNTED: dict[str, dict[str, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", COUNTED)
 def test_counted_rounds_cost_what_a_run_books(case: str) -> None:
     config = tiny(
@@ -243,6 +244,7 @@ def test_a_budget_buys_whole_rounds_to_the_byte(kind: BudgetKind) -> None:
         rounds_within(setup, kind, one * 10**6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["bytes", "flops"])
 def test_every_way_gets_what_the_first_takes_and_not_a_round_more(kind: str) -> None:
     made = planned("static,full,random", kind, seeds=2)
@@ -332,6 +334,7 @@ def test_the_table_says_what_each_way_took_and_reached() -> None:
     assert full[6:] == ["", "", "", "best"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seeds", [1, 2, 3])
 def test_the_page_has_the_figure_and_says_how_sure_it_is(seeds: int, tmp_path: Path) -> None:
     findings = made_up({"static": [0.5, 0.7, 0.6][:seeds], "full": [0.8, 0.8, 0.8][:seeds]})
@@ -402,6 +405,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Done:
     return Done(out, findings, untouched, log)
 
 
+@pytest.mark.slow
 def test_what_was_stopped_goes_on_and_every_run_can_be_repeated(done: Done) -> None:
     assert done.untouched
     assert done.log.startswith("resuming")
@@ -422,6 +426,7 @@ def test_what_was_stopped_goes_on_and_every_run_can_be_repeated(done: Done) -> N
             assert run.lines[-1]["flops"] == sum(line["flops"] for line in history)
 
 
+@pytest.mark.slow
 def test_budgets_are_kept_by_the_runs_themselves(done: Done) -> None:
     static, full = (
         [run.lines[-1]["bytes"] for run in way.record.runs] for way in done.findings.ways
@@ -440,6 +445,7 @@ def command(monkeypatch: pytest.MonkeyPatch, *arguments: str | Path) -> int:
     return int(caught.value.code or 0)
 
 
+@pytest.mark.slow
 def test_records_redraw_the_same_page_without_training(
     done: Done, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -457,6 +463,7 @@ def test_records_redraw_the_same_page_without_training(
     assert "way 'rolling' has no record there" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_scheme_of_ones_own_is_named_by_its_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -487,6 +494,7 @@ def test_records_that_are_only_told_write_nothing(
     assert (tmp_path / "comparison.md").read_text() == "another's page"
 
 
+@pytest.mark.slow
 def test_records_of_something_else_are_refused(tmp_path: Path, done: Done) -> None:
     with pytest.raises(SubmodelError, match="not the records of a comparison"):
         Findings.read(tmp_path)
@@ -550,6 +558,7 @@ def test_ctrl_c_ends_the_command_and_says_how_to_go_on(
     assert not (out / "records").exists()
 
 
+@pytest.mark.slow
 def test_a_run_for_every_width_and_one_record_for_the_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -589,6 +598,7 @@ def test_a_budget_is_of_all_widths_together() -> None:
     assert amount < cost_of(setups, BudgetKind.BYTES, rounds + 1)
 
 
+@pytest.mark.slow
 def test_ways_are_compared_to_the_end_each_with_a_rate_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

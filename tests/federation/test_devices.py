@@ -144,6 +144,7 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_devices_train_the_same_model_as_this_process_bit_for_bit(case: str) -> None:
     config = config_of(**CASES[case])
@@ -155,6 +156,7 @@ def test_devices_train_the_same_model_as_this_process_bit_for_bit(case: str) -> 
         assert replace(a, seconds={}) == replace(b, seconds={})
 
 
+@pytest.mark.slow
 def test_the_output_step_is_the_same_too() -> None:
     config = config_of()
     here = prepare(config)
@@ -165,6 +167,7 @@ def test_the_output_step_is_the_same_too() -> None:
     torch.testing.assert_close(expected.tensors, found.tensors, rtol=0, atol=0)
 
 
+@pytest.mark.slow
 def test_the_output_step_is_taken_without_those_who_fail(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -189,6 +192,7 @@ def test_the_output_step_is_taken_without_those_who_fail(
     torch.testing.assert_close(expected.tensors, found.tensors, rtol=0, atol=0)
 
 
+@pytest.mark.slow
 def test_half_precision_costs_half_and_leaves_what_nobody_moved() -> None:
     exact, half = config_of(), config_of(devices={"transport": "half"})
     post = Neighbours(parts())
@@ -223,6 +227,7 @@ def test_a_device_gets_the_bytes_of_its_cut_and_little_else() -> None:
     assert total == report.bytes_down
 
 
+@pytest.mark.slow
 def test_who_is_silent_is_named_and_gets_no_work_until_it_answers() -> None:
     config = config_of(clients={"per_round": 4}, devices={"least": 3})
     post = Neighbours(parts())
@@ -269,6 +274,7 @@ def asked(post: Neighbours, node: int) -> int:
     return sum(1 for to, kind, _ in post.sent if to == node and kind == "report")
 
 
+@pytest.mark.slow
 def test_a_device_gets_no_work_however_long_it_hangs() -> None:
     post, clock = Neighbours(parts(2)), Clock()
     node = 2**63 + 17
@@ -285,6 +291,7 @@ def test_a_device_gets_no_work_however_long_it_hangs() -> None:
     assert roster.wait(2) == [0, 1]
 
 
+@pytest.mark.slow
 def test_a_newcomer_that_does_not_answer_is_waited_for_once() -> None:
     post, clock = Neighbours(parts(2)), Clock()
     post.mute.add(2**63 + 17)
@@ -482,6 +489,7 @@ def test_answers_that_are_there_at_the_deadline_count_however_long_another_took(
     assert [node for node, kind, _ in post.sent if kind == "train"].count(honest) == 1
 
 
+@pytest.mark.slow
 def test_a_round_names_the_devices_that_it_asked_and_no_others() -> None:
     """Not those that measured for an evaluation alone, nor those of a try that came to nothing."""
     config = config_of(
@@ -551,6 +559,7 @@ def test_a_device_that_says_it_cannot_gets_no_work() -> None:
     assert "/nowhere/x.npz" in roster.entry(1).last_problem
 
 
+@pytest.mark.slow
 def test_a_server_that_starts_again_waits_for_the_devices_that_it_knew(tmp_path: Path) -> None:
     config, file = config_of(devices={"least": 3}), tmp_path / "devices.json"
     post = Neighbours(parts(3))
@@ -634,6 +643,7 @@ BAD = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", BAD)
 def test_bad_answers_are_refused_by_name_and_the_rest_is_merged(fault: str) -> None:
     """The model is that of a round without the device that answered badly."""
@@ -652,6 +662,7 @@ def test_bad_answers_are_refused_by_name_and_the_rest_is_merged(fault: str) -> N
     torch.testing.assert_close(expected.tensors, found.tensors, rtol=0, atol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", WITHOUT_END)
 def test_an_answer_is_bounded_by_the_cut_that_it_is_for(fault: str) -> None:
     """Whatever a device sends, reading it takes no more memory than an honest answer."""
@@ -738,6 +749,7 @@ def test_a_quorum_closes_a_round_early() -> None:
     assert "when enough had answered" in reports[0].missing["0"]
 
 
+@pytest.mark.slow
 def test_a_round_that_nobody_answers_is_tried_again_and_then_stops_resumably(
     tmp_path: Path,
 ) -> None:
@@ -761,6 +773,7 @@ def test_a_round_that_nobody_answers_is_tried_again_and_then_stops_resumably(
     assert [line["clients"] for line in history] == [1, 1]
 
 
+@pytest.mark.slow
 def test_a_run_over_devices_keeps_every_round_and_numbers_devices_as_before(tmp_path: Path) -> None:
     config = config_of(train={"rounds": 3, "checkpoint_every": 50})
     folder = RunFolder(tmp_path / "run")
@@ -791,6 +804,7 @@ def test_a_run_over_devices_keeps_every_round_and_numbers_devices_as_before(tmp_
     assert device.keys() == {*counted, "training", "peak_memory"}
 
 
+@pytest.mark.slow
 def test_late_devices_join_and_those_who_leave_are_not_asked() -> None:
     config = config_of(clients={"per_round": 4}, devices={"least": 2})
     post = Neighbours({node: m for node, m in parts().items() if m.data.part in (0, 2)})
@@ -852,6 +866,7 @@ def test_two_devices_cannot_play_one_part(caplog: pytest.LogCaptureFixture) -> N
     assert "part 0 is" in caplog.text
 
 
+@pytest.mark.slow
 def test_static_norms_are_measured_where_the_data_is() -> None:
     """One device with all examples: the statistics are those of a run in one place."""
     config = config_of(
@@ -876,6 +891,7 @@ def test_static_norms_are_measured_where_the_data_is() -> None:
     assert values == count_values(small, state.tensors)
 
 
+@pytest.mark.slow
 def test_nobody_is_sent_more_than_it_can_hold_not_even_for_statistics(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -914,6 +930,7 @@ def test_own_data_is_read_from_pictures_and_arrays(tmp_path: Path) -> None:
         OwnData(tmp_path / "own.npz").read(Config(), replace(facts, inputs=(3, 8, 8)))
 
 
+@pytest.mark.slow
 def test_memory_becomes_the_largest_capacity_that_fits() -> None:
     config = config_of(model={"name": "preresnet18", "width": 16})
     setup = prepare(config)
@@ -972,6 +989,7 @@ def looks_at_values() -> nn.Module:
     return nn.Sequential(nn.Flatten(), hidden, nn.ReLU(), nn.Linear(8, 10))
 
 
+@pytest.mark.slow
 def test_a_model_that_cannot_be_made_without_values_is_emptied(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

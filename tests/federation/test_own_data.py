@@ -133,6 +133,7 @@ def test_arrays_of_every_plain_type_and_order_are_read(
             assert own.y.tolist() == Y.tolist()
 
 
+@pytest.mark.slow
 def test_a_bomb_is_refused_before_it_goes_off(tmp_path: Path) -> None:
     """200 MB of zeros in 200 kB, of another shape than the run's: nothing of it is unpacked."""
     with zipfile.ZipFile(tmp_path / "bomb.npz", "w", zipfile.ZIP_DEFLATED) as archive:

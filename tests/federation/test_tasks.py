@@ -134,6 +134,7 @@ PARTS: dict[str, Callable[[Path], dict[str, Any]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", PARTS)
 def test_every_task_is_trained_on_devices_bit_for_bit(case: str, tmp_path: Path) -> None:
     sections = PARTS[case](tmp_path)
@@ -146,6 +147,7 @@ def test_every_task_is_trained_on_devices_bit_for_bit(case: str, tmp_path: Path)
 # the devices' own files
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tokens", ["characters", "bpe", "bytes"])
 def test_own_text_is_encoded_by_the_servers_tokeniser(tokens: str, tmp_path: Path) -> None:
     data = {**write_text(tmp_path), "tokens": tokens}
@@ -159,6 +161,7 @@ def test_own_text_is_encoded_by_the_servers_tokeniser(tokens: str, tmp_path: Pat
     assert_same(config, means)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("labels", [False, True])
 def test_own_tables_are_standardised_as_the_servers(labels: bool, tmp_path: Path) -> None:
     """Its own rows lack some words, and hold codes that look like numbers."""
@@ -229,6 +232,7 @@ def test_own_mnist_is_normalised_as_the_servers(tmp_path: Path) -> None:
     assert torch.equal(x, pixels.div(255).sub(facts.mean[0]).div(facts.deviation[0]))
 
 
+@pytest.mark.slow
 def test_pictures_of_the_hub_are_normalised_and_numbered_as_the_servers(tmp_path: Path) -> None:
     import datasets
 

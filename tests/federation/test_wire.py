@@ -108,6 +108,7 @@ def test_a_task_travels_with_the_step_rule_of_the_scheme_or_without() -> None:
         read_task(parcel, replace(setup, scheme=Static()))
 
 
+@pytest.mark.slow
 @given(head=changed(dict(HONEST.head)), parts=st.none() | st.dictionaries(
     st.sampled_from(["values/w", "values/b", "masks/w", "x"]), tensors))  # fmt: skip
 def test_an_update_is_read_or_refused(

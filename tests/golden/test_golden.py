@@ -22,6 +22,8 @@ from tests.golden.portable import take_portably
 from tests.golden.take import FILE, End, take, take_one
 from tests.support.portable import machine
 
+pytestmark = pytest.mark.slow
+
 KEPT = json.loads(FILE.read_text("utf-8"))
 IS_PORTABLE = machine() == KEPT["machine"]
 TOLERANCE = 2e-4

@@ -94,6 +94,7 @@ def test_a_run_is_extended_until_it_is_flat_or_long_enough_then_decays_once() ->
         SHORT.begin(parse({**TINY, "data": {"examples": 200}}))
 
 
+@pytest.mark.slow
 def test_a_decay_after_the_end_gives_the_bytes_of_a_run_that_had_it_from_the_beginning(
     tmp_path: Path,
 ) -> None:
@@ -118,6 +119,7 @@ def test_a_decay_after_the_end_gives_the_bytes_of_a_run_that_had_it_from_the_beg
         run.resume({"local": {"milestones": [3]}}, progress=False)
 
 
+@pytest.mark.slow
 def test_a_runner_takes_runs_through_all_stages_and_scores_them_in_full(tmp_path: Path) -> None:
     runner = Runner(tmp_path, 2)
     job = runner.job("a", parse(TINY), SHORT, is_scored=True)
@@ -211,6 +213,7 @@ def test_the_budget_of_the_plan_is_the_sum_of_its_parts_and_power_asks_for_a_spr
     assert "no records yet" in table["Fashion-MNIST, 18 images a client"]
 
 
+@pytest.mark.slow
 def test_questions_are_run_answered_and_answered_again_from_the_records(
     tmp_path: Path, tiny_setting: Setting
 ) -> None:
@@ -378,6 +381,7 @@ def contender_of(setting: Setting) -> Contender:
     return rolling.contenders()[0]
 
 
+@pytest.mark.slow
 def test_a_plan_that_is_stopped_keeps_what_is_done_and_goes_on_elsewhere(
     tmp_path: Path, tiny: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -406,6 +410,7 @@ def test_a_plan_that_is_stopped_keeps_what_is_done_and_goes_on_elsewhere(
     assert ": 6 runs" in more
 
 
+@pytest.mark.slow
 def test_a_grid_goes_on_where_its_best_rate_is_at_the_edge_and_a_run_keeps_its_rate(
     tmp_path: Path, tiny: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -442,6 +447,7 @@ def test_a_grid_goes_on_where_its_best_rate_is_at_the_edge_and_a_run_keeps_its_r
     assert (rates, tried) == ({"tiny-rolling": 0.1}, [])
 
 
+@pytest.mark.slow
 def test_records_of_another_configuration_are_refused_with_the_reason(
     tmp_path: Path, tiny: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -490,6 +496,7 @@ def test_the_time_left_follows_from_the_pace_so_far(tmp_path: Path, tiny: Settin
     )
 
 
+@pytest.mark.slow
 def test_the_command_goes_on_from_the_folder_that_it_keeps(
     tmp_path: Path, tiny: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:

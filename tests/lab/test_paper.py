@@ -73,6 +73,7 @@ def test_the_settings_are_those_of_the_paper() -> None:
     assert (config.local.batch_size, config.local.clip, config.local.weight_decay) == (10, 1, 1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", sorted({v.way for v in every_variant(Scale.PAPER)}))
 def test_every_way_trains(way: str) -> None:
     settings = Variant("digits", HETEROGENEITY[0], way).settings(Scale.SMOKE, 0)
@@ -150,6 +151,7 @@ def test_the_records_that_are_kept_are_of_the_runs_that_their_names_say() -> Non
             assert getattr(ran, section) == getattr(now, section)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_reports_hold_the_figure_the_table_and_the_verdicts(name: str, tmp_path: Path) -> None:
     experiment = EXPERIMENTS[name]
@@ -183,6 +185,7 @@ def command(out: Path, *options: str) -> list[str]:
     return [*base, "--seeds", "2", "--jobs", "2", "--out", str(out), *options]  # the last counts
 
 
+@pytest.mark.slow
 def test_a_stopped_reproduction_goes_on_and_can_be_redrawn(
     tmp_path: Path, submodel: Command
 ) -> None:
@@ -211,6 +214,7 @@ def test_a_stopped_reproduction_goes_on_and_can_be_redrawn(
     assert not (redrawn / "runs").exists()
 
 
+@pytest.mark.slow
 def test_the_runs_of_a_killed_reproduction_save_their_last_round_and_end(tmp_path: Path) -> None:
     out = tmp_path / "out"
     first = start_command(*command(out))

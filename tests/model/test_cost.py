@@ -27,6 +27,7 @@ def shared(module: nn.Module, costs: CostModel) -> float:
     return sum(flops[n] * p.numel() for n, p in module.named_parameters() if p.dim() > 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["mlp", "cnn", "preresnet18", "preresnet34"])
 def test_weights_share_the_forward_pass_of_layers(model: str) -> None:
     module = make_model(model, (1, 8, 8), 10, 4)
@@ -199,6 +200,7 @@ def test_what_does_not_fit_is_left_to_pytorch_to_refuse(name: str) -> None:
         operator(x.to("meta"))
 
 
+@pytest.mark.slow
 def test_the_costs_of_our_models_are_counted_without_loading_the_compiler() -> None:
     code = """
 import sys, torch

@@ -34,6 +34,7 @@ def test_inspect_shows_axes_reasons_exactness_and_cost(submodel: Command) -> Non
     assert "│     0.25 │" in result.stdout
 
 
+@pytest.mark.slow
 def test_inspect_takes_any_factory_and_any_hugging_face_config(
     tmp_path: Path, submodel: Command
 ) -> None:
@@ -79,6 +80,7 @@ BAD = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", BAD)
 def test_bad_input_is_a_clear_error(case: str, tmp_path: Path, submodel: Command) -> None:
     arguments, message = BAD[case]
@@ -117,6 +119,7 @@ def test_the_largest_capacity_fits_and_the_next_one_does_not() -> None:
     assert needs.traffic == 8 * values
 
 
+@pytest.mark.slow
 def test_activations_counted_without_values_are_those_that_are_really_kept() -> None:
     setup = tiny_setup("preresnet18")
     inputs = torch.randn(5, 1, 8, 8)
@@ -133,6 +136,7 @@ def test_amounts() -> None:
             parse_amount(bad)
 
 
+@pytest.mark.slow
 def test_an_own_module_is_trained_from_a_config(tmp_path: Path, submodel: Command) -> None:
     (tmp_path / "nets.py").write_text(
         "from torch import nn\n"

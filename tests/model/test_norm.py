@@ -212,6 +212,7 @@ def test_the_net_divides_after_every_convolution_while_training_and_only_then(ra
     assert torch.equal(net(x), plain(x))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("granularity", ["unit", "coordinate"])
 @pytest.mark.parametrize("absent", ["keep", "leave_out"])
 def test_batched_is_serial_with_scalers(granularity: str, absent: str) -> None:
@@ -245,6 +246,7 @@ def test_scalers_work_under_vmap_and_do_something_where_no_norm_follows() -> Non
     assert setup.module.scaler.rate == 1  # type: ignore[union-attr]
 
 
+@pytest.mark.slow
 def test_axes_builds_and_costs_are_those_of_the_net_without_scalers() -> None:
     x = torch.randn(2, 1, 8, 8)
     nets = [make_model("preresnet18", (1, 8, 8), 10, 4, scaler=scaler) for scaler in (False, True)]
@@ -274,6 +276,7 @@ def trained(rate: float, eps: float) -> tuple[Tensor, Tensor]:
     return logits.detach(), torch.cat([g.flatten() for g in found])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rate", [0.5, 0.25, 1 / 16])
 def test_batch_statistics_take_the_scaler_out_again_but_for_eps(rate: float) -> None:
     """Without eps nothing is left of it, to the bit, as these divisions are exact.

@@ -98,6 +98,7 @@ def test_masks_of_single_weights_leave_no_tensor_whole() -> None:
     assert all(torch.equal(before[name], state.tensors[name]) for name in FROZEN)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_every_scheme_trains_around_what_is_frozen_alike_on_both_engines(variant: str) -> None:
     sections = VARIANTS[variant]
@@ -136,6 +137,7 @@ def test_what_follows_the_merge_leaves_frozen_values_alone(sections: dict[str, A
     assert last.tensors.keys() == state.tensors.keys()
 
 
+@pytest.mark.slow
 def test_a_run_tells_what_is_sent_once_and_resumes_to_the_same_bytes(tmp_path: Any) -> None:
     config = {
         "data": {"partition": "iid"},

@@ -46,6 +46,7 @@ def mlp_with(weights: Path, width: int = 8) -> nn.Module:
     return prepare(parse({**SECTIONS, "model": model}), data=tiny_images()).module
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["GPT2LMHeadModel", "GPT2Model"])
 @pytest.mark.parametrize("shard", ["1GB", "4KB"])
 def test_what_hugging_face_saved_is_loaded(tmp_path: Path, kind: str, shard: str) -> None:

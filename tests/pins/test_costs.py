@@ -18,6 +18,8 @@ from tests.support.commands import Command
 from tests.support.common import tiny_images
 from tests.support.schemes import VARIANTS, Sections, joined
 
+pytestmark = pytest.mark.slow
+
 WIDE = "clients.capacities=[1,0.75,0.5,0.3,0.25,0.125,0.0625]"
 GPT = (
     "data.name=text:words.txt data.tokens=characters data.length=16 model.name=gpt"

@@ -117,6 +117,7 @@ def made_run(name: str) -> submodel.Run:
     return submodel.open(folder.path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "kind", "capacity"), EXPORTED)
 def test_exports_hold_what_they_did(
     name: str, kind: Any, capacity: str, run_of: Callable[[str], submodel.Run], tmp_path: Path

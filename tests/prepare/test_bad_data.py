@@ -158,6 +158,7 @@ def _toml(value: Any) -> str:
     return "nan" if value != value else json.dumps(value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sentence", BAD)
 def test_it_is_said_before_the_first_round(place: Path, submodel: Command, sentence: str) -> None:
     result = submodel("train", *words(BAD[sentence]), "--out", "run", cwd=place)
@@ -176,6 +177,7 @@ GOOD = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", GOOD)
 def test_what_an_outsider_wrote_is_trained(place: Path, submodel: Command, what: str) -> None:
     result = submodel("train", *words(GOOD[what]), "--out", "run", cwd=place)

@@ -542,6 +542,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_mistaken_command_ends_with_a_sentence(
     command: str, place: Path, submodel: Command

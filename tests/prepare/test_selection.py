@@ -80,6 +80,7 @@ def test_a_model_that_does_not_run_is_left_for_the_check_of_the_fit() -> None:
         submodel.train(model, tiny_labelled_text(), SECTIONS, progress=False)
 
 
+@pytest.mark.slow
 def test_a_model_of_transformers_trains_from_python() -> None:
     result = submodel.train(gpt2(), tiny_text(), SECTIONS, loss=token_loss, progress=False)
     selection = selection_of(result.setup.module)
@@ -91,6 +92,7 @@ def test_a_model_of_transformers_trains_from_python() -> None:
     assert logits.shape == (56, LENGTH, VOCABULARY)
 
 
+@pytest.mark.slow
 def test_a_config_class_trains_from_a_configuration_and_resumes(tmp_path: Path) -> None:
     model = {"name": "transformers:GPT2Config", "options": OPTIONS}
     config = parse({**SECTIONS, "model": model})
@@ -104,6 +106,7 @@ def test_a_config_class_trains_from_a_configuration_and_resumes(tmp_path: Path) 
     assert all(torch.equal(again.tensors[name], tensor) for name, tensor in state.tensors.items())
 
 
+@pytest.mark.slow
 def test_labels_are_classified_from_a_configuration() -> None:
     options = {
         "num_hidden_layers": 1, "hidden_size": 16, "intermediate_size": 24,

@@ -17,6 +17,8 @@ from submodel.report.page import page_data, write_page
 from tests.report.folders import make_comparison, make_run, make_study
 from tests.support.browser import Browser
 
+pytestmark = pytest.mark.slow
+
 CURVE = "#curves-chart svg path[fill='none']:is([stroke-width='2'], [stroke-width='3'])"
 
 SMALL_NET = {"model": {"name": "mlp", "width": 16}}

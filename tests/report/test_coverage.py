@@ -49,6 +49,7 @@ def updates(monkeypatch: pytest.MonkeyPatch) -> list[Update]:
     return merged
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_counts_are_of_the_cuts_that_clients_trained(
     way: str, tmp_path: Path, updates: list[Update]
@@ -143,6 +144,7 @@ def test_a_module_given_in_python_needs_no_module_to_be_told(tmp_path: Path) -> 
         coverage_of(tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_a_large_run_is_thinned_and_says_so() -> None:
     config = parse({"clients": {"count": 1000, "per_round": 100}, "train": {"rounds": 1000}})
     outline = ModelOutline({f"axis{k}": 300 for k in range(8)}, _layers(8))
@@ -187,6 +189,7 @@ def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
         source_of(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "cut", [{"other": "gA=="}, {"1": "?"}, {"1": "gA=="}], ids=["axis", "text", "length"]
 )

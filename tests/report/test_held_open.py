@@ -47,6 +47,7 @@ def start() -> Iterator[Callable[..., ForkServerProcess]]:
         process.join()
 
 
+@pytest.mark.slow
 def test_a_page_follows_a_run_through_kill_resume_and_end(
     tmp_path: Path,
     server: LiveServer,

@@ -104,6 +104,7 @@ def test_a_comparison_without_its_runs_is_read_from_records(tmp_path: Path) -> N
     assert records["sentence"] == whole["sentence"]
 
 
+@pytest.mark.slow
 def test_the_recorded_results_of_the_project_have_pages() -> None:
     data = data_of(RESULTS / "small")
     assert len(data["groups"]) == len(list((RESULTS / "small").glob("*.json")))
@@ -225,6 +226,7 @@ def test_what_is_no_result_is_refused(name: str, tmp_path: Path, submodel: Comma
         page_data([])
 
 
+@pytest.mark.slow
 def test_the_command_writes_one_file(tmp_path: Path, submodel: Command) -> None:
     folder = make_run(tmp_path / "run").path
     assert submodel("report", folder).stdout.strip() == str(folder / "report.html")
@@ -255,6 +257,7 @@ def test_a_page_is_not_written_over_a_folder(tmp_path: Path) -> None:
     assert not (tmp_path / "page.html").exists()
 
 
+@pytest.mark.slow
 def test_fitted_sub_models_are_shown_with_their_scores_and_units(tmp_path: Path) -> None:
     net = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 10))
     config = {"train": {"rounds": 2}, "clients": {"capacities": [1, 0.5]}}

@@ -167,6 +167,7 @@ def test_what_cannot_be_drawn_is_said(runs: list[Path], tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_curves_are_drawn_without_pytorch(runs: list[Path], tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from submodel.cli.watching import plot_command; "

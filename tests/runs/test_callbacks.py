@@ -26,6 +26,8 @@ from submodel.runs.metrics import Metrics
 from submodel.runs.training import Training
 from tests.support.ranks import run_group
 
+pytestmark = pytest.mark.slow
+
 CONFIG: dict[str, Any] = {
     "clients": {"count": 6, "per_round": 3},
     "train": {"rounds": 4, "evaluate_every": 2, "checkpoint_every": 10},

@@ -92,6 +92,7 @@ TEXTS: dict[str, str] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", TEXTS)
 def test_no_configuration_hangs_or_shows_a_traceback(case: str, tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
@@ -140,6 +141,7 @@ STATE_TEXTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", [*STATES, *STATE_TEXTS])
 def test_a_damaged_checkpoint_falls_back_to_the_one_before(case: str, run: RunFolder) -> None:
     file = run.checkpoints / "round-000006/state.json"
@@ -158,6 +160,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(case: str, run: RunFo
     assert not file.parent.exists()  # so that its round is saved again
 
 
+@pytest.mark.slow
 def test_no_bytes_of_a_checkpoint_bring_another_error(run: RunFolder) -> None:
     config = parse(SMALL)
     like = initial_state(prepare(config))
@@ -191,6 +194,7 @@ def test_the_millionth_round_is_newer_than_the_one_before(tmp_path: Path) -> Non
 SUMMARIES = ["", "{", "[]", "null", '{"rounds": 6}', "[" * DEEP, '{"rounds": "6"}', "\udcff"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", SUMMARIES, ids=range(len(SUMMARIES)))
 def test_a_damaged_summary_is_written_again(text: str, run: RunFolder, submodel: Command) -> None:
     before = run.summary()
@@ -245,6 +249,7 @@ LINES: dict[str, tuple[Callable[[list[str]], list[str]], list[int], str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", LINES)
 def test_what_is_lost_of_the_metrics_is_said(
     case: str, run: RunFolder, caplog: pytest.LogCaptureFixture, submodel: Command
@@ -279,6 +284,7 @@ def test_a_last_line_cut_short_is_no_damage(run: RunFolder) -> None:
     assert run.rounds() == 6
 
 
+@pytest.mark.slow
 def test_a_damaged_config_is_a_sentence(run: RunFolder, submodel: Command) -> None:
     for text in ("[model", "seed = [", "[" * DEEP, "\udcff", "seed = 'x'"):
         run.config_file.write_bytes(text.encode(errors="surrogateescape"))

@@ -24,6 +24,8 @@ from submodel.runs.open import Run
 from submodel.runs.training import Training
 from tests.support.commands import Command
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:

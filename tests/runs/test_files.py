@@ -32,6 +32,7 @@ IMPORTANCE = parse(joined(SMALL, sections_of("importance", "unit")))
 FILES = ("coverage.jsonl", "layers.json")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", [1, 4])
 def test_a_run_stopped_between_its_lines_and_resumed_tells_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: int

@@ -57,6 +57,7 @@ def test_rounds_before_are_as_ever_and_those_behind_nest() -> None:
     assert sorted(ranking.tolist()) == list(range(16))
 
 
+@pytest.mark.slow
 def test_a_run_that_is_stopped_while_finishing_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
     whole = submodel.train(net(), data(), FINISHED, progress=False)
 

@@ -162,6 +162,7 @@ def test_only_those_who_can_hold_it_train_and_validators_never_do() -> None:
     assert {len(able.sample(round_)) for round_ in range(40)} == {6}
 
 
+@pytest.mark.slow
 def test_the_command_says_how_good_sub_models_are(tmp_path: Path) -> None:
     path, call = str(tmp_path / "run"), CliRunner().invoke
     small = [

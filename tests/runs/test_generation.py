@@ -62,6 +62,7 @@ def test_tokens_are_drawn_by_their_chances_and_alike_for_a_seed(letters: Dataset
     assert cold.count("c") / 400 == pytest.approx(0.982, abs=0.03)
 
 
+@pytest.mark.slow
 def test_mistakes_are_sentences(letters: Dataset) -> None:
     with pytest.raises(ConfigError) as caught:
         generate(NextLetter(5), letters, "", 0, -1.0)
@@ -76,6 +77,7 @@ def test_mistakes_are_sentences(letters: Dataset) -> None:
         generate(NextLetter(5), submodel.digits(), "a", 1)
 
 
+@pytest.mark.slow
 def test_a_run_and_its_sub_models_write(tmp_path: Path, submodel: Command) -> None:
     (tmp_path / "letters.txt").write_text("abcde" * 400)
     (tmp_path / "run.toml").write_text(

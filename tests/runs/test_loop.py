@@ -23,6 +23,8 @@ from tests.support.commands import Command
 from tests.support.forked import forking, start_command
 from tests.support.runs import SMALL, run
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:

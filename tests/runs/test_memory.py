@@ -20,6 +20,7 @@ from tests.support.common import tiny_setup
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="asks Linux for the peak")
 def test_bytes_per_parameter_are_few(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.runs.big_run", str(tmp_path)]

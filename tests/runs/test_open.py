@@ -19,6 +19,8 @@ from submodel.runs.folder import RunFolder
 from submodel.runs.loop import Interruption
 from tests.support.commands import Command
 
+pytestmark = pytest.mark.slow
+
 CONFIG: dict[str, Any] = {
     "clients": {"count": 6, "per_round": 3},
     "local": {"absent_labels": "keep"},

@@ -63,6 +63,7 @@ def test_damaged_files_are_no_hindrance(tmp_path: Path) -> None:
     assert read_outline(folder.path).rounds_planned == 0
 
 
+@pytest.mark.slow
 def test_a_killed_run_reads_stopped(tmp_path: Path) -> None:
     path = tmp_path / "run"
     settings = ("model.name=mlp", "model.width=8", "train.rounds=100000")
@@ -83,6 +84,7 @@ def test_a_killed_run_reads_stopped(tmp_path: Path) -> None:
     assert outline.rounds >= 1
 
 
+@pytest.mark.slow
 def test_an_error_is_kept_until_the_run_goes_on(tmp_path: Path) -> None:
     class Broken(package.Callback):
         def after_round(self, before: object, after: object, line: object) -> None:

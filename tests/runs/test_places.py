@@ -50,6 +50,7 @@ def hash_of_run(path: Path) -> str:
     return str((RunFolder(path).summary() or {})["model_sha256"])
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_from_another_folder_to_the_same_bytes(home: Path, submodel: Command) -> None:
     elsewhere = home.parent / "elsewhere"
     assert submodel("train", *TABLE, "--out", "run", cwd=home).returncode == 0
@@ -62,6 +63,7 @@ def test_a_run_goes_on_from_another_folder_to_the_same_bytes(home: Path, submode
     assert submodel("score", "../home/run", cwd=elsewhere).returncode == 0
 
 
+@pytest.mark.slow
 def test_a_model_is_opened_exported_and_writes_text_where_its_data_is_not(
     home: Path,
     submodel: Command,
@@ -90,6 +92,7 @@ def test_a_model_is_opened_exported_and_writes_text_where_its_data_is_not(
         run.score()
 
 
+@pytest.mark.slow
 def test_data_that_moved_is_named_and_compared(home: Path, submodel: Command) -> None:
     elsewhere = home.parent / "elsewhere"
     assert submodel("train", *TABLE, "--out", "run", cwd=home).returncode == 0
@@ -195,6 +198,7 @@ def test_paths_of_a_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert paths_in(parse({})) == {}
 
 
+@pytest.mark.slow
 def test_a_run_without_checkpoints_is_not_begun_again_in_silence(
     home: Path, submodel: Command, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -216,6 +220,7 @@ def test_a_run_without_checkpoints_is_not_begun_again_in_silence(
     assert "begins at round 1" in caplog.text
 
 
+@pytest.mark.slow
 def test_force_replaces_a_run_and_nothing_else(home: Path, submodel: Command) -> None:
     run = home / "run"
     assert submodel("train", *TABLE, "--out", "run", cwd=home).returncode == 0
@@ -295,6 +300,7 @@ def test_metrics_are_read_once_and_again_when_they_grow(
     assert len(reads) == 2
 
 
+@pytest.mark.slow
 def test_export_hashes_the_model_once(
     home: Path, submodel: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:

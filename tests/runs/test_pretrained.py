@@ -32,6 +32,8 @@ from tests.model.zoo import hugging_face
 from tests.support.commands import Command
 from tests.support.text import folder_of
 
+pytestmark = pytest.mark.slow
+
 ENTRIES = {entry.name: entry for entry in hugging_face.ENTRIES}
 
 

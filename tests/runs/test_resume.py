@@ -24,6 +24,8 @@ from submodel.runs.loop import Metrics, RunFolder
 from submodel.runs.training import Training
 from tests.support.commands import Command
 
+pytestmark = pytest.mark.slow
+
 SMALL = ["--set", "model.name=mlp", "--set", "model.width=16"]
 StopAfter = Callable[[int], None]
 

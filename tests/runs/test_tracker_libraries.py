@@ -147,6 +147,7 @@ def tracked(tmp_path_factory: pytest.TempPathFactory) -> Tracked:
     return result
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_every_number_of_every_round_is_there(name: str, tracked: Tracked) -> None:
     curves, lines = READERS[name](tracked.run), curves_of(tracked.run)
@@ -172,6 +173,7 @@ class StopsIn(submodel.Callback):
             raise self._stop
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(
     ("stop", "error"), [(KeyboardInterrupt, Interruption), (SystemExit, SystemExit)]
@@ -188,6 +190,7 @@ def test_a_run_that_goes_on_has_every_step_once(
     assert len(READERS[name](run)["seconds/train"]) == 5
 
 
+@pytest.mark.slow
 def test_a_run_may_get_trackers_when_it_goes_on(tmp_path: Path) -> None:
     run = tmp_path / "run"
     train(run, config(rounds=2))

@@ -25,6 +25,8 @@ from submodel.runs.training import Training
 from tests.support.common import tiny_images
 from tests.support.ranks import run_group
 
+pytestmark = pytest.mark.slow
+
 
 def config(**train: Any) -> dict[str, Any]:
     return {

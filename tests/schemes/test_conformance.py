@@ -70,6 +70,7 @@ SETTINGS: dict[str, list[tuple[Options, Options]]] = {
 CASES = [(name, *case) for name in SCHEMES.offers for case in SETTINGS.get(name, [({}, {})])]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "keys", "told"), CASES, ids=lambda v: str(v))
 def test_the_schemes_of_the_package_keep_what_schemes_must(
     name: str, keys: Options, told: Options
@@ -292,12 +293,14 @@ BROKEN: dict[type[Scheme], str] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", BROKEN)
 def test_what_breaks_a_rule_is_found_and_told(scheme: type[Scheme]) -> None:
     with pytest.raises(AssertionError, match=BROKEN[scheme]):
         check_scheme(f"{__name__}:{scheme.__name__}")
 
 
+@pytest.mark.slow
 def test_the_one_they_differ_from_passes_and_a_refused_granularity_is_left_out() -> None:
     units = check_scheme(f"{__name__}:OnlyUnits")
     weights = check_scheme({"name": f"{__name__}:Good", "granularity": "coordinate"})
@@ -305,6 +308,7 @@ def test_the_one_they_differ_from_passes_and_a_refused_granularity_is_left_out()
     assert [what.replace("unit:", "coordinate:") for what in units] == weights
 
 
+@pytest.mark.slow
 def test_what_is_not_asked_for_is_not_checked() -> None:
     def check(name: str, **told: Any) -> list[str]:
         return check_scheme({"name": f"{__name__}:{name}", "granularity": "unit"}, **told)

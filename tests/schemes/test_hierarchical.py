@@ -42,6 +42,7 @@ def parts(scheme: Hierarchical, size: int, round_: int, axis: str = "a") -> Arra
     return np.array([scheme.select(axis, size, 1.0, Draw(7, round_, c)) for c in clients])
 
 
+@pytest.mark.slow
 @given(
     cells=st.integers(1, 6),
     size=st.integers(6, 40),
@@ -250,6 +251,7 @@ def run(setup: Setup, rounds: int, engine: Any = None) -> State:
     return state
 
 
+@pytest.mark.slow
 def test_the_server_steps_at_joins_only_and_cells_go_on_from_its_model() -> None:
     server = Counting()
     setup = replace(labelled("selective"), server=server)
@@ -289,6 +291,7 @@ def test_stacks_of_single_weights_compute_what_single_clients_do() -> None:
     torch.testing.assert_close(stacked.tensors, serial.tensors, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_run_stopped_within_a_period_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
     config = parse(
         {
@@ -310,6 +313,7 @@ def test_a_run_stopped_within_a_period_goes_on_to_the_same_bytes(tmp_path: Path)
 GIVEN = RunFacts(sizes={"a": 10}, capacities=[0.5, 1.0], clients=4, per_round=4, granularity="unit")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("cells", "change", "words"),
     [

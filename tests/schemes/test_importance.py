@@ -130,6 +130,7 @@ def test_no_channel_of_a_norm_is_multiplied_by_zero(scope: Scope) -> None:
     assert held == (sum(shares) if scope == "axis" else units_held(1 / 16, ranked))
 
 
+@pytest.mark.slow
 def test_a_small_sub_model_of_single_weights_learns() -> None:
     """With a share of every norm the sub-model of 1/16 stayed at chance, 10 %, at any length."""
     settings = {
@@ -155,6 +156,7 @@ def test_of_equals_the_earlier_is_held() -> None:
 values = st.lists(st.sampled_from([0.0, 0.5, 1.0, 1.5, 2.0, 7.0]), min_size=1, max_size=12)
 
 
+@pytest.mark.slow
 @given(
     model=st.lists(values, min_size=1, max_size=4),
     scope=st.sampled_from(SCOPES),
@@ -339,6 +341,7 @@ def test_a_held_weight_that_did_not_change_counts_in_the_denominator(granularity
     assert torch.equal(new.tensors["0.weight"][:, 0][~column], before[~column])
 
 
+@pytest.mark.slow
 def test_sub_models_are_evaluated() -> None:
     net = nn.Sequential(nn.Flatten(), nn.Linear(64, 12), nn.ReLU(), nn.Linear(12, 10))
     settings = {

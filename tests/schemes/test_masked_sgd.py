@@ -144,6 +144,7 @@ def test_a_zero_gradient_has_no_alignment() -> None:
     assert MaskedSgd(Rolling(2)).observe(Observation({"w": torch.ones(2)}, zero)) == {}
 
 
+@pytest.mark.slow
 def test_measuring_is_in_the_metrics_and_costs_no_traffic(tmp_path: Path) -> None:
     common: dict[str, Any] = {
         "model": {"name": "mlp", "width": 8}, "data": {"partition": "iid"},
@@ -204,6 +205,7 @@ def test_a_round_sends_what_a_round_of_the_sequence_does(name: str, granularity:
     assert books[0] == books[1]
 
 
+@pytest.mark.slow
 def test_what_is_not_defined_is_refused() -> None:
     def refused(scheme: dict[str, Any], **clients: Any) -> None:
         one = {"count": 1, "per_round": 1, "capacities": [0.5]} | clients

@@ -213,6 +213,7 @@ NETS: dict[str, tuple[Callable[[], nn.Module], Tensor]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NETS)
 def test_magnitudes_are_the_mean_size_of_the_weights_that_go_with_a_unit(name: str) -> None:
     make, inputs = NETS[name]
@@ -293,6 +294,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "schemes_of_the_page", raising=False)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize("name", ["schemes_of_the_page:FromBothEnds", "both-ends"])
 def test_the_pages_scheme_works_by_path_and_by_the_name_its_package_offers(name: str) -> None:
@@ -303,6 +305,7 @@ def test_the_pages_scheme_works_by_path_and_by_the_name_its_package_offers(name:
     assert "both-ends" in SCHEMES.names()
 
 
+@pytest.mark.slow
 def test_the_pages_scheme_with_a_memory_works(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

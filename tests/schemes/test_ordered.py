@@ -204,6 +204,7 @@ def ordered(model: str = "mlp", **sections: Any) -> Setup:
     return setup_of(model, **sections)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("labels", ["keep", "leave_out", "zero"])
 @pytest.mark.parametrize("model", ["cnn", "preresnet18"])
 def test_one_step_of_a_client_is_that_of_a_static_client_of_the_drawn_width(
@@ -285,6 +286,7 @@ def test_both_engines_are_the_same_to_the_bit(distill: float) -> None:
         torch.testing.assert_close(update.tensors, together[client].tensors, rtol=0, atol=0)
 
 
+@pytest.mark.slow
 def test_a_resumed_run_ends_with_the_same_bytes(tmp_path: Path) -> None:
     config = parse(
         {"model": {"name": "mlp", "width": 8}, "data": {"partition": "iid"},
@@ -330,6 +332,7 @@ def test_distillation_among_the_labels_that_a_client_has() -> None:
     assert loss.logits(logits[:, [1, 3]]).tolist() == [[2.0, 4.0, 0.0, 0.0, 0.0]]
 
 
+@pytest.mark.slow
 def test_what_is_not_defined_is_refused() -> None:
     for sections, words in (
         ({"scheme": {"granularity": "coordinate"}}, "prefix of the flat vector"),

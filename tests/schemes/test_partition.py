@@ -51,6 +51,7 @@ def test_places_of_a_round_share_no_unit_and_hold_their_share(
             assert counts.min() == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["mlp", "cnn", "preresnet18"])
 @pytest.mark.parametrize("granularity", ["unit", "coordinate"])
 def test_every_weight_with_a_cut_axis_has_one_holder_at_most(model: str, granularity: str) -> None:
@@ -169,6 +170,7 @@ def test_the_only_holder_of_a_weight_decides_it_under_selective() -> None:
         torch.testing.assert_close(tensor, copied, rtol=0, atol=1e-7)  # one sum in float32
 
 
+@pytest.mark.slow
 def test_the_output_step_takes_everyone_and_the_engines_agree() -> None:
     setup = divided("mlp", "1/4")
     costs = CostModel(setup.module, setup.clients.dataset.example)
@@ -181,6 +183,7 @@ def test_the_output_step_takes_everyone_and_the_engines_agree() -> None:
     torch.testing.assert_close(ends[0], ends[1], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_resumed_run_is_the_same_run(tmp_path: Any) -> None:
     config = parse({
         "model": {"name": "mlp", "width": 16},

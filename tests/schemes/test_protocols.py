@@ -376,6 +376,7 @@ class Cautious(Static):
         return replace(work, lr=work.lr / 2) if capacity < 1 else work
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", [SerialEngine, BatchedEngine])
 def test_steps_and_work_of_an_own_scheme_are_taken_by_every_engine(engine: Any) -> None:
     """A gradient halved is a learning rate halved: exactly, as both are a change of exponent."""

@@ -256,6 +256,7 @@ def run(setup: Setup, rounds: int, engine: Engine | None = None) -> list[tuple[S
     return states
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", RULES)
 def test_all_clients_share_one_mask_and_the_global_model_is_the_pruned_one(rule: str) -> None:
     setup = pruned_setup(merge={"rule": rule}, local={"absent_labels": "keep"})
@@ -385,6 +386,7 @@ def test_the_pruned_model_scores_the_same_at_its_capacity() -> None:
     assert evaluate_capacities(setup, state, whole) == {0.2: whole}
 
 
+@pytest.mark.slow
 def test_a_stopped_run_goes_on_with_its_mask(tmp_path: Path) -> None:
     config = parse(
         {
@@ -403,6 +405,7 @@ def test_a_stopped_run_goes_on_with_its_mask(tmp_path: Path) -> None:
 # -- what is refused -------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_what_is_not_defined_is_refused() -> None:
     shapes = {"w": (2, 3), "b": (1,)}
     run = RunFacts(sizes={"coordinates": 7}, capacities=[0.5], clients=4, per_round=4,

@@ -28,6 +28,8 @@ from tests.support.common import RULES, tiny_images, tiny_setup
 from tests.support.engines import EXACT_TOLERANCE, assert_equal_updates, doubled, setup_of
 from tests.support.rounds import one_round, step_of
 
+pytestmark = pytest.mark.slow
+
 
 @given(
     size=st.integers(1, 70),

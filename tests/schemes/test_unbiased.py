@@ -163,6 +163,7 @@ def test_a_client_takes_the_steps_of_the_definition(net: type[nn.Module], granul
             torch.testing.assert_close(tensor, expected, rtol=0, atol=EXACT)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["mlp", "cnn"])
 @pytest.mark.parametrize("rule", RULES)
 def test_at_capacity_one_it_is_fedavg_bit_for_bit(model: str, rule: str) -> None:
@@ -233,6 +234,7 @@ def test_scaled_is_the_same_tensors_for_other_schemes() -> None:
     assert all(scale_model(setup, tensors, 0.5)[n] is t for n, t in tensors.items())
 
 
+@pytest.mark.slow
 def test_exports_are_scaled(tmp_path: Path) -> None:
     config = parse(
         {"model": {"name": "mlp", "width": 8}, "data": {"examples": 100, "test_examples": 50},

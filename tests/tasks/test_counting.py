@@ -391,6 +391,7 @@ def test_what_counted_travels_with_an_update() -> None:
             read_update(replace(parcel, head={**parcel.head, "counted": given}), task)
 
 
+@pytest.mark.slow
 def test_sub_models_are_scored_by_their_loss_where_targets_are_not_labels(tmp_path: Path) -> None:
     lines: list[Metrics] = []
     config = {

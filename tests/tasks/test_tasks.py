@@ -212,6 +212,7 @@ class TwoInputs(nn.Module):
         return outputs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "local",
     [
@@ -242,6 +243,7 @@ def test_pieces_of_a_batch_make_the_step_of_the_batch() -> None:
     assert pieces.history[-1]["train_loss"] == pytest.approx(whole.history[-1]["train_loss"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("data", [{"augment": ["crop", "flip"]}], ids=str)
 def test_augmented_examples_are_the_same_in_stacks_and_after_a_stop(
     data: dict[str, Any], tmp_path: Path
@@ -282,6 +284,7 @@ def test_inputs_by_name_train_as_one_tensor_does(batching: str) -> None:
     assert_close([one, both])
 
 
+@pytest.mark.slow
 def test_a_hugging_face_model_trains_as_it_is() -> None:
     torch.manual_seed(0)
     settings = transformers.GPT2Config(
@@ -303,6 +306,7 @@ def test_a_hugging_face_model_trains_as_it_is() -> None:
     assert result.history[-1]["test_loss"] == pytest.approx(float(theirs), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_numbers_are_learned_by_squared_error_and_scored_by_r2() -> None:
     random = torch.Generator().manual_seed(0)
     x = torch.randn(60, 4, generator=random)
@@ -349,6 +353,7 @@ def test_a_torch_dataset_is_read_once() -> None:
     assert torch.equal(data.train.x[7], torch.full((4,), 7.0))
 
 
+@pytest.mark.slow
 def test_smoothing_labels_is_torchs_own_also_where_labels_are_absent() -> None:
     settings = config(task={"label_smoothing": 0.2}, data={"partition": "labels",
                                                            "labels_per_client": 2})  # fmt: skip

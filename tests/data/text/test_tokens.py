@@ -79,6 +79,7 @@ def test_bpe_has_as_many_tokens_as_asked_for_and_merges_what_is_common() -> None
         make("bpe", vocabulary=255)
 
 
+@pytest.mark.slow
 def test_bpe_is_trained_alike_in_another_process() -> None:
     code = (
         "from tests.data.text.test_tokens import BPE; import sys; sys.stdout.write(BPE.to_json())"

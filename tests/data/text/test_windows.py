@@ -185,6 +185,7 @@ print(len(data.train), 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrs
 """
 
 
+@pytest.mark.slow
 def test_a_text_much_larger_than_the_memory_for_it_is_not_read_into_it(tmp_path: Path) -> None:
     size = 32 * MEGABYTE  # 512 as tensors in memory
     small, large = tmp_path / "small.txt", tmp_path / "large.txt"

@@ -165,6 +165,7 @@ def assert_same(found: Path, expected: State) -> None:
     torch.testing.assert_close(expected.tensors, tensors, rtol=0, atol=0)
 
 
+@pytest.mark.slow
 def test_a_device_looks_at_the_model_when_it_comes_and_not_for_every_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -187,6 +188,7 @@ def test_a_device_looks_at_the_model_when_it_comes_and_not_for_every_message(
     assert_same(folder.model_file, trained_here(config))
 
 
+@pytest.mark.slow
 def test_a_device_keeps_a_frozen_model_from_process_to_process(tmp_path: Path) -> None:
     model = {"name": "mlp", "width": 8, "adapters": "lora", "adapter_rank": 4}
     config, grid = config_of(model=model), Village()
@@ -202,6 +204,7 @@ def test_a_device_keeps_a_frozen_model_from_process_to_process(tmp_path: Path) -
     assert_same(folder.model_file, trained_here(config))
 
 
+@pytest.mark.slow
 def test_a_run_through_flowers_objects_ends_with_the_bits_of_a_local_one(tmp_path: Path) -> None:
     config, grid = config_of(), Village()
     folder = run(tmp_path / "run", config, grid)
@@ -224,6 +227,7 @@ def test_a_run_through_flowers_objects_ends_with_the_bits_of_a_local_one(tmp_pat
     assert not folder.stopped_file.exists()
 
 
+@pytest.mark.slow
 def test_nodes_measure_for_the_static_norms(tmp_path: Path) -> None:
     config = config_of(model={"name": "preresnet18", "width": 2}, train={"rounds": 1})
     grid = Village()
@@ -290,6 +294,7 @@ FAULTS: dict[str, tuple[Change, str]] = {
 }
 
 
+@pytest.mark.slow
 def test_bad_answers_are_named_and_left_out(tmp_path: Path) -> None:
     """One fault per round, of one client; beside another's answers come replies to nothing."""
     config = config_of(train={"rounds": len(FAULTS), "evaluate_every": len(FAULTS)})
@@ -314,6 +319,7 @@ def test_bad_answers_are_named_and_left_out(tmp_path: Path) -> None:
     assert_same(folder.model_file, trained_here(config, absent=2))
 
 
+@pytest.mark.slow
 def test_a_run_that_failed_goes_on_in_its_folder_with_other_nodes(tmp_path: Path) -> None:
     config, grid = config_of(), Village()
 
@@ -334,6 +340,7 @@ def test_a_run_that_failed_goes_on_in_its_folder_with_other_nodes(tmp_path: Path
     assert folder.log_file.read_text().count("round 1 of 2: ") == 1
 
 
+@pytest.mark.slow
 def test_a_run_that_gives_up_says_why_in_its_folder(tmp_path: Path) -> None:
     config, grid = config_of(devices={"tries": 2}), Village()
     grid.spoil = dict.fromkeys(grid.contexts, failed)

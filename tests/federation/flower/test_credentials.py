@@ -395,6 +395,7 @@ BAD = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", BAD)
 def test_mistakes_are_sentences(case: str, federation_command: Run) -> None:
     arguments, message = BAD[case]

@@ -325,6 +325,7 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")
 VALUE = TEXT | st.integers() | st.floats(allow_nan=False) | st.booleans()
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.from_regex(r"[A-Za-z0-9_-]+", fullmatch=True), VALUE))
 def test_flower_reads_a_node_config_back(values: dict[str, Any]) -> None:
     found = parse_config_args([node_config(values)])
@@ -655,6 +656,7 @@ def run_device(link: Superlink, tmp_path: Path) -> Iterator[Callable[..., Device
         thread.join()
 
 
+@pytest.mark.slow
 def test_a_superlink_over_tls_from_start_to_end(
     control: Control,
     link: Superlink,
@@ -720,6 +722,7 @@ def signed(key: ec.EllipticCurvePrivateKey) -> dict[str, str]:
     return {name: value for name, value in request.headers.items() if name.startswith("flwr-")}
 
 
+@pytest.mark.slow
 def test_without_a_key_the_superlink_takes_next_to_nothing(
     control: Control, link: Superlink, files: Files
 ) -> None:
@@ -766,6 +769,7 @@ def test_without_a_key_the_superlink_takes_next_to_nothing(
     assert memory() - before < 10_000_000
 
 
+@pytest.mark.slow
 def test_what_the_superlink_refuses(control: Control, link: Superlink, app: Path) -> None:
     with pytest.raises(SubmodelError, match="no setting rounds of a run; allowed: folder, wait"):
         control.submit(app / "app", {"rounds": 3})
@@ -783,6 +787,7 @@ def test_what_the_superlink_refuses(control: Control, link: Superlink, app: Path
         nobody.nodes()
 
 
+@pytest.mark.slow
 def test_no_header_moves_a_request_to_another_machine(link: Superlink, files: Files) -> None:
     host, port = probe.split_address(link.address)
     context = probe.trust(files.server.ca)
@@ -828,6 +833,7 @@ def test_a_key_that_is_not_the_certificates(files: Files, tmp_path: Path) -> Non
         link.start()
 
 
+@pytest.mark.slow
 def test_a_superlink_that_cannot_start_says_why(tmp_path: Path) -> None:
     database = tmp_path / "database"
     database.write_text("this is no database, however long one may look at it " * 20)
@@ -839,6 +845,7 @@ def test_a_superlink_that_cannot_start_says_why(tmp_path: Path) -> None:
     assert not link.alive()
 
 
+@pytest.mark.slow
 def test_a_superlink_that_is_killed_leaves_nothing_behind(link: Superlink) -> None:
     time.sleep(1)  # what was started in the last half second nobody has looked at
     assert link.alive()
@@ -872,6 +879,7 @@ time.sleep(600)
 """
 
 
+@pytest.mark.slow
 def test_nothing_outlives_a_parent_that_is_killed(app: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-c", PARENT, str(tmp_path), str(app / "app"), str(free_port())]
     paths = os.pathsep.join([str(SOURCE), str(app / "modules")])

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 import torch
 from safetensors.torch import load_file
 
@@ -116,6 +117,7 @@ def reported(house: House, name: str) -> Callable[[], bool]:
     return lambda: "reported" in house.said(name)
 
 
+@pytest.mark.slow
 def test_two_devices_train_over_tls_what_one_process_trains(house: House) -> None:
     """One on text of its own, by the server's byte pairs; one plays a client of the run's data."""
     (house.folder / "train").mkdir()

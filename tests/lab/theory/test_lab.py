@@ -98,6 +98,7 @@ def enumerated(problem: Problem, p: FloatArray, w: FloatArray) -> float:
     return total
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("d", [3, 10])
 def test_f_p_and_its_optimum_in_closed_form(d: int) -> None:
     problem = quadratics(clients=3, dimension=d)
@@ -405,6 +406,7 @@ def test_steps_say_what_is_not_met() -> None:
     assert theorem_5(Logistic(x, y), 0.5, 8, 2, 40).eta == pytest.approx(4 / 80)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "words"),
     [
@@ -459,6 +461,7 @@ def command(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     return int(stopped.value.code or 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL)
 def test_every_study_writes_its_files(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -88,6 +88,7 @@ SCHEMES: dict[str, tuple[Scheme, tuple[float, ...]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SCHEMES)
 def test_moments_are_the_frequencies_of_draws(name: str) -> None:
     """Means of m and m m' over what the scheme itself draws, in 4000 rounds."""

@@ -263,6 +263,7 @@ def run_study(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     return int(stopped.value.code or 0)
 
 
+@pytest.mark.slow
 def test_the_study_of_a_problem(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -183,6 +183,7 @@ def test_where_windows_settle(order: Any, steps: int) -> None:
     assert found.settled_error(steps) == pytest.approx(float(error), rel=CLOSE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("noise", "limit", "at_20480"), [(0, 0.2700, 0.2699), (10, 7.0035, 7.0017)]
 )

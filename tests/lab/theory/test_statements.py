@@ -230,6 +230,7 @@ def test_theorem_5s_rounds_are_16_over_p_too_few() -> None:
     assert 16 * root / (p * root) == 16 / p
 
 
+@pytest.mark.slow
 def test_mask_variance_slows_the_rate_without_gradient_noise() -> None:
     """Theorem 1 with delta = 0 says 1/R^2; fresh masks add a term of order V*/(N R)."""
     problem = quadratics(clients=4, mu=1.0, smoothness=2.0, noise=0.0)
@@ -246,6 +247,7 @@ def test_mask_variance_slows_the_rate_without_gradient_noise() -> None:
     assert errors[0.5, 160] / errors[0.5, 640] < 4  # at most 1/R
 
 
+@pytest.mark.slow
 def test_theorem_3s_noise_term_lacks_the_local_steps() -> None:
     """Its delta^2/(mu^2 T N) does not fall with K; the measured error does, about as 1/K."""
     problem = quadratics(clients=4, mu=1.0, smoothness=2.0, noise=10.0)

@@ -101,6 +101,7 @@ def test_rolling_is_named_by_what_is_held() -> None:
     assert not any("s/d=0.75" in label for label in labels)
 
 
+@pytest.mark.slow
 def test_no_claim_where_no_theorem_speaks() -> None:
     s = ConvergenceSettings(rounds=(8, 16, 32), sweep_rounds=8, trials=3, eta=0.01, dimension=4,
                             clients=2, sweep_capacities=(1.0, 0.5), sweep_steps=(1, 2),
@@ -114,6 +115,7 @@ def test_no_claim_where_no_theorem_speaks() -> None:
     assert not any(panel.guides for panel in study.panels)
 
 
+@pytest.mark.slow
 def test_floors_are_explained_by_the_drift() -> None:
     """At kappa = 20 late iterates are off w*(p) by a drift of order eta K: 5 % and more of F."""
     s = ConvergenceSettings(smoothness=20.0, rounds=(80, 160, 320), trials=60)

@@ -50,6 +50,7 @@ def checked_width(m: Any, x: Tensor) -> Any:
     return m.down(h)
 
 
+@pytest.mark.slow
 def test_a_number_that_is_compared_with_a_size_follows_it() -> None:
     net = Net(checked_width, width=12, up=nn.Linear(6, 12), down=nn.Linear(12, 3))
     for small, cut in check(net, VECTOR):
@@ -128,6 +129,7 @@ class Grouped(nn.Module):
         return self.down(h.mean((2, 3)))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*weight_norm.*is deprecated:FutureWarning")
 @pytest.mark.parametrize(
     "computed",
@@ -149,6 +151,7 @@ def test_groups_of_a_computed_weight_are_known(computed: Any) -> None:
         trace(small, IMAGE)  # its own permutations are verified
 
 
+@pytest.mark.slow
 def test_a_norm_without_weights_takes_the_width_that_it_saw() -> None:
     """Of all widths of 12 near it."""
     net = Net(

@@ -261,6 +261,7 @@ def halves(net: nn.Module, x: Tensor) -> UnitCut:
     return cut_by(trace(net, x))
 
 
+@pytest.mark.slow
 def test_an_expert_that_no_example_chose_is_cut_like_one_that_was_chosen() -> None:
     torch.manual_seed(0)
     net = Mixture()

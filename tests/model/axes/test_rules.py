@@ -122,6 +122,7 @@ def test_the_simplest_form_puts_units_in_the_same_places(plan: Plan) -> None:
         assert len(expression.parts) > 1
 
 
+@pytest.mark.slow
 @given(plans.flatmap(lambda p: st.tuples(st.just(p), divisions(grown(p)))))
 def test_factors_multiply_to_the_whole(drawn: tuple[Plan, list[int]]) -> None:
     plan, sizes = drawn
@@ -134,6 +135,7 @@ def test_factors_multiply_to_the_whole(drawn: tuple[Plan, list[int]]) -> None:
     assert all(map(same, algebra.factor(whole, sizes, "again"), factors))
 
 
+@pytest.mark.slow
 @given(plans.flatmap(lambda p: st.tuples(st.just(p), cuts(grown(p)))))
 def test_pieces_add_up_to_the_whole(drawn: tuple[Plan, list[int]]) -> None:
     plan, sizes = drawn
@@ -159,6 +161,7 @@ def of_one_size(plan: Plan) -> st.SearchStrategy[tuple[Plan, Plan]]:
     return st.tuples(st.just(plan), st.one_of(factors, pieces, st.just(atom), st.just(plan)))
 
 
+@pytest.mark.slow
 @given(plans.flatmap(of_one_size))
 def test_unified_expressions_put_units_in_the_same_places(drawn: tuple[Plan, Plan]) -> None:
     algebra = Algebra()
@@ -172,6 +175,7 @@ def test_unified_expressions_put_units_in_the_same_places(drawn: tuple[Plan, Pla
     assert before == (algebra.resolve(one), algebra.resolve(other))
 
 
+@pytest.mark.slow
 @given(plans.flatmap(of_one_size))
 def test_unifying_is_commutative(drawn: tuple[Plan, Plan]) -> None:
     found = []
@@ -198,6 +202,7 @@ def test_unifying_rearrangements_of_the_same_atoms(
     assert same(one, other)
 
 
+@pytest.mark.slow
 @given(plans.flatmap(of_one_size))
 def test_freezing_one_freezes_the_other(drawn: tuple[Plan, Plan]) -> None:
     algebra = Algebra()

@@ -90,6 +90,7 @@ old_tools = pytest.mark.filterwarnings(
 )
 
 
+@pytest.mark.slow
 @old_tools
 @pytest.mark.parametrize("kind", REFUSED)
 def test_what_cannot_be_cut_is_refused_by_name(kind: str) -> None:
@@ -175,6 +176,7 @@ CUT: dict[str, tuple[Callable[[], nn.Module], int]] = {
 }
 
 
+@pytest.mark.slow
 @old_tools
 @pytest.mark.parametrize("kind", CUT)
 def test_what_can_be_cut_is_cut_right(kind: str) -> None:

@@ -280,6 +280,7 @@ def test_a_channel_shuffle_trades_factors() -> None:
         assert found["out.weight"][1] == "conv#2 x conv#1"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "shape"),
     [

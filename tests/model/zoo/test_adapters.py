@@ -219,6 +219,7 @@ class TestRanks:
             setup_of(**sections)
 
 
+@pytest.mark.slow
 def test_a_round_of_a_small_gpt_sends_two_percent_of_it_at_most() -> None:
     tokens = torch.arange(4 * 33).view(4, 33) % 64
     x, y = tokens[:, :-1], tokens[:, 1:]
@@ -241,6 +242,7 @@ def test_a_round_of_a_small_gpt_sends_two_percent_of_it_at_most() -> None:
     assert 4 * ranks <= 0.02 * report.bytes_once  # one client, one way
 
 
+@pytest.mark.slow
 def test_a_run_begins_with_weights_and_resumes_to_the_same_bytes(tmp_path: Path) -> None:
     values: dict[str, Any] = {
         "model": {"name": "mlp", "width": 16},

@@ -24,6 +24,8 @@ from tests.pins import nets
 from tests.pins.store import NETS
 from tests.support.reference import RestrictedStatistics, kept_mask, masked, plain_attention
 
+pytestmark = pytest.mark.slow
+
 
 @dataclass(frozen=True)
 class Case:

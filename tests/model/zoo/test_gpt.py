@@ -66,6 +66,7 @@ def test_shorter_sequences_will_do_and_the_head_has_weights_of_its_own() -> None
     assert module.head.weight is not module.tokens.weight
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("capacity", [0.5, 0.25])
 def test_width_hidden_and_head_size_are_cut_exactly(capacity: float) -> None:
     module, tokens = decoder(), tiny_text().train.x[:4]
@@ -102,6 +103,7 @@ def test_length_and_vocabulary_are_those_of_the_data() -> None:
     assert tuple(module.positions.shape) == (LENGTH, 16)
 
 
+@pytest.mark.slow
 def test_another_vocabulary_is_another_model_in_the_same_process() -> None:
     config, subjects = parse(SECTIONS), set()
     for vocabulary in (VOCABULARY, 11):

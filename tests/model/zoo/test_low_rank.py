@@ -139,6 +139,7 @@ NOTHING_TO_FACTORISE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("entry", ZOO, ids=str)
 def test_every_architecture_keeps_its_function_and_is_cut_exactly(entry: Entry) -> None:
     """Also where norms mix units: those are not cut."""
@@ -204,6 +205,7 @@ def test_what_is_frozen_stays_frozen() -> None:
     assert not pair.training
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["mlp", "cnn", "preresnet18"])
 def test_only_ranks_are_cut_and_parameters_are_linear_in_the_capacity(name: str) -> None:
     setup = low_setup(name)
@@ -239,6 +241,7 @@ def test_a_sub_model_is_the_model_with_the_other_ranks_zeroed(scheme: str) -> No
     )  # float32 sums in another order
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", RULES)
 def test_at_capacity_one_every_scheme_is_fedavg_bit_for_bit(rule: str) -> None:
     everyone: dict[str, Any] = {
@@ -251,6 +254,7 @@ def test_at_capacity_one_every_scheme_is_fedavg_bit_for_bit(rule: str) -> None:
         assert one_round(low_setup("cnn", scheme=scheme, **everyone), rounds=2) == expected, scheme
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["mlp", "cnn", "preresnet18"])
 def test_the_batched_engine_stacks_it(name: str) -> None:
     setup = low_setup(name, doubled(tiny_images()), local={"clip": 1.0})
@@ -268,6 +272,7 @@ DIGITS: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["static", "rolling"])
 def test_it_trains_on_digits_and_resumes_and_is_exported(scheme: str, tmp_path: Path) -> None:
     config = parse({**DIGITS, "scheme": {"name": scheme}})
@@ -340,6 +345,7 @@ REFUSED: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("message", REFUSED)
 def test_what_is_not_defined_is_refused(message: str) -> None:
     with pytest.raises(ConfigError) as caught:
