@@ -279,7 +279,7 @@ class ClientScore:
 def client_tests(clients: Clients, count: int) -> ClientTests:
     """What every client is scored on; raises `ConfigError` where nothing tells clients apart."""
     if not isinstance(clients, PartitionedClients):
-        raise ConfigError([f"{_KEY}: the clients' data is on their devices"])
+        raise ConfigError(f"{_KEY}: the clients' data is on their devices")
     data, partition = clients.dataset, clients.partition
     owners = partition.owners if isinstance(partition, Natural) else None
     if owners is not None and owners.test is not None:
@@ -294,7 +294,7 @@ def client_tests(clients: Clients, count: int) -> ClientTests:
 
 def _with_names(tests: ClientTests, owners: Owners | None) -> ClientTests:
     if not tests.clients:
-        raise ConfigError([f"{_KEY}: no client has any test examples"])
+        raise ConfigError(f"{_KEY}: no client has any test examples")
     return tests if owners is None else replace(tests, names=owners.names)
 
 

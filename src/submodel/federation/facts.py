@@ -82,7 +82,7 @@ def encoding_head(data: Dataset) -> dict[str, Any]:
         return {}
     if (size := len(_text(values))) > _MOST_BYTES:
         raise ConfigError(
-            [f"data.tokens: {size:,} bytes of tokens; devices are sent {_MOST_BYTES:,} at most"]
+            f"data.tokens: {size:,} bytes of tokens; devices are sent {_MOST_BYTES:,} at most"
         )
     return {_KEY: values}
 

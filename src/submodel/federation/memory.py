@@ -97,5 +97,5 @@ def offered_capacity(config: Config, capacity: float) -> float:
     no_larger = [c for c in config.clients.capacities if c <= capacity]
     if not no_larger:
         least = min(config.clients.capacities)
-        raise ConfigError([f"--capacity: {capacity:g} is less than the run's smallest, {least:g}"])
+        raise ConfigError(f"--capacity: {capacity:g} is less than the run's smallest, {least:g}")
     return max(no_larger)

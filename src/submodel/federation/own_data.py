@@ -304,7 +304,7 @@ class OwnData:
         strange_keys = sorted(own_values.keys() - {"data"})
         if strange_keys or not isinstance(own_keys, dict) or "name" in own_keys:
             wrong = strange_keys[0] if strange_keys else "data.name, which is --data,"
-            raise ConfigError([f"--set {wrong}: want data.KEY=VALUE"])
+            raise ConfigError(f"--set {wrong}: want data.KEY=VALUE")
         choice, name = config.data, self.name or config.data.name
         values = {
             key: getattr(choice, key)

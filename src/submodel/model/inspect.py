@@ -65,7 +65,7 @@ def subject(
     elif isinstance(dummy_inputs := getattr(module, "dummy_inputs", None), Mapping):
         inputs = dict(dummy_inputs)
     else:
-        raise ConfigError([f"{name}: give the shape of one input, as in --input 3,32,32"])
+        raise ConfigError(f"{name}: give the shape of one input, as in --input 3,32,32")
     if on_meta_device:
         inputs = on_meta(inputs)
         if isinstance(inputs, dict) and inputs.keys() == {"input_ids"}:
@@ -91,10 +91,10 @@ def _make_model(name: str, options: Mapping[str, Any], shape: Sequence[int]) -> 
         key = ".".join(map(str, first["loc"]))
         option_names = ", ".join([*model.options.model_fields, "classes"])
         raise ConfigError(
-            [f"model.{key}: {first['input']!r}: {first['msg']}; {name} takes {option_names}"]
+            f"model.{key}: {first['input']!r}: {first['msg']}; {name} takes {option_names}"
         ) from None
     if not isinstance(classes, int) or classes < 1:
-        raise ConfigError([f"--set classes: {classes!r} is not a whole number of at least 1"])
+        raise ConfigError(f"--set classes: {classes!r} is not a whole number of at least 1")
     return model.make(values, ModelContext(shape, classes))
 
 

@@ -29,7 +29,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         try:
             tensors |= load_file(file)
         except (OSError, SafetensorError) as error:
-            raise ConfigError([f"model.weights: {file}: cannot be read ({error})"]) from None
+            raise ConfigError(f"model.weights: {file}: cannot be read ({error})") from None
     return tensors
 
 
@@ -40,7 +40,7 @@ def _listed_files(index: Path) -> list[Path]:
         if any(Path(name).name != name for name in names):
             raise ValueError("it names files of other folders")
     except (OSError, ValueError, LookupError, AttributeError, TypeError) as error:
-        raise ConfigError([f"model.weights: {index}: cannot be read ({error})"]) from None
+        raise ConfigError(f"model.weights: {index}: cannot be read ({error})") from None
     return [index.parent / name for name in sorted(names)]
 
 

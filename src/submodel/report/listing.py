@@ -120,7 +120,7 @@ def _or(value: float | None, otherwise: float) -> float:
 def sort_rows(rows: Sequence[ListRow], key: str, reverse: bool = False) -> list[ListRow]:
     """Rows in the order of a key; an unknown one is refused."""
     if key not in _ORDERS:
-        raise ConfigError([f"--sort: {plain(key, 40)!r} is not one of {', '.join(_ORDERS)}"])
+        raise ConfigError(f"--sort: {plain(key, 40)!r} is not one of {', '.join(_ORDERS)}")
     return sorted(sorted(rows, key=_ORDERS["name"]), key=_ORDERS[key], reverse=reverse)
 
 

@@ -83,9 +83,7 @@ class TaskContext:
         """The key ``label_smoothing``, which goes with the task's own loss."""
         value = float(getattr(options, "label_smoothing", 0.0))
         if value and self.loss is not None:
-            raise ConfigError(
-                ["task.label_smoothing: goes with the task's own loss; leave one out"]
-            )
+            raise ConfigError("task.label_smoothing: goes with the task's own loss; leave one out")
         return value
 
 
@@ -193,7 +191,7 @@ class TaskOfData:
     def configured(cls, options: Smoothing, context: TaskContext) -> TaskKind:
         """The task that the data is for, with the same keys."""
         if context.task == "regression" and options.label_smoothing:
-            raise ConfigError(["task.label_smoothing: goes with labels, and targets are numbers"])
+            raise ConfigError("task.label_smoothing: goes with labels, and targets are numbers")
         return TASKS.find(context.task).make(options, context)
 
 

@@ -51,7 +51,7 @@ def by_label(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         rows, labels = rows[counts], labels[counts]
     if len(labels) and int(labels.max()) >= rows.shape[1]:
         raise ConfigError(
-            [f"task: {rows.shape[1]} outputs are no logits for labels up to {int(labels.max())}"]
+            f"task: {rows.shape[1]} outputs are no logits for labels up to {int(labels.max())}"
         )
     return rows, labels
 

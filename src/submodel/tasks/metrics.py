@@ -153,7 +153,7 @@ class MacroF1:
     def configured(cls, options: Section, context: MetricContext) -> Self:  # noqa: ARG003
         """For the classes of the data."""
         if context.classes is None:
-            raise ConfigError(["task.metrics: 'f1' needs class labels"])
+            raise ConfigError("task.metrics: 'f1' needs class labels")
         return cls(context.classes)
 
     @property
@@ -252,7 +252,7 @@ class BitsPerByte(_OfLoss):
         """For the tokens of the data."""
         if context.bytes_per_token is None:
             raise ConfigError(
-                ["task.metrics: 'bits_per_byte' needs text, whose tokens have known bytes"]
+                "task.metrics: 'bits_per_byte' needs text, whose tokens have known bytes"
             )
         return cls(context.bytes_per_token)
 

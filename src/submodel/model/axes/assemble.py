@@ -343,7 +343,7 @@ def apply_overrides(
     refuse(problems)
     remaining_names = {a: n for a, n in names.items() if record.algebra.resolve(a) == a}
     if classes is not None and classes not in remaining_names:
-        raise ConfigError(["classes: the axis of the classes is frozen or tied by another option"])
+        raise ConfigError("classes: the axis of the classes is frozen or tied by another option")
     return name_axes(record, weights, classes, remaining_names)
 
 

@@ -239,10 +239,10 @@ def declare(
     """
     if not isinstance(tensors, Mapping):
         problem = "is not tensors by name; give dict(model.named_parameters())"
-        raise ConfigError([f"axes: a {type(tensors).__name__} {problem}"])
+        raise ConfigError(f"axes: a {type(tensors).__name__} {problem}")
     if not isinstance(members, Mapping):
         problem = "is not a table of tensor name -> dimensions"
-        raise ConfigError([f"axes: a {type(members).__name__} {problem}"])
+        raise ConfigError(f"axes: a {type(members).__name__} {problem}")
     sizes: dict[str, int] = {}
     problems: list[str] = []
 

@@ -292,10 +292,10 @@ def outputs_of(result: Any, outputs: Callable[[Any], Any] | None) -> list[Tensor
             selection = outputs(result)
         except Exception as error:  # whatever the caller's own code raises
             reason = f"fails on what the forward returned, {_kind(result)}: {error}"
-            raise ConfigError([f"outputs: {reason}"]) from error
+            raise ConfigError(f"outputs: {reason}") from error
     tensors = list(tensors_in(selection))
     if not tensors:
-        raise ConfigError([f"outputs: no tensor in what the forward returned, {_kind(result)}"])
+        raise ConfigError(f"outputs: no tensor in what the forward returned, {_kind(result)}")
     return tensors
 
 

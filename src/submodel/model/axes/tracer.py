@@ -221,7 +221,7 @@ def trace(
         gc.collect()  # what was watched refers to itself, and holds every layer's outputs
     if verify and not any(t.is_meta for t in (*weights.values(), *runs[0])):
         if not any(t.numel() for t in runs[0]):
-            raise ConfigError(["example_inputs: no output has a value on them; give an example"])
+            raise ConfigError("example_inputs: no output has a value on them; give an example")
         from submodel.model.axes.measure import measure  # which needs axes itself
 
         all_examples = [Example(module, example, outputs) for example in examples]
@@ -320,7 +320,7 @@ def _freeze_outputs(
     """Fix the outputs of all runs; with ``classes``, not the last dimension of the one output."""
     if classes and (len(runs[0]) != 1 or runs[0][0].dim() == 0):
         raise ConfigError(
-            [f"classes: needs one output tensor with a last dimension, there are {len(runs[0])}"]
+            f"classes: needs one output tensor with a last dimension, there are {len(runs[0])}"
         )
     last: Layout | None = None
     for result in (result for results in runs for result in results):
@@ -342,5 +342,5 @@ def _freeze_outputs(
             if isinstance(classes_axis, FixedPart)
             else "it is made of several axes"
         )
-        raise ConfigError([f"classes: the last dimension of the output is no axis: {why}"])
+        raise ConfigError(f"classes: the last dimension of the output is no axis: {why}")
     return classes_axis

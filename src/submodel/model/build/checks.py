@@ -258,7 +258,7 @@ def _shapes(
 def check_cut(module: object, axes: Axes, units: Units) -> None:
     """Raise unless the axes are of this module and the units are some of theirs."""
     if not isinstance(module, nn.Module):
-        raise ConfigError([f"module: a {type(module).__name__} is not an nn.Module"])
+        raise ConfigError(f"module: a {type(module).__name__} is not an nn.Module")
     check_axes(module, axes)
     refuse([*_misfits(axes, units)])
 
@@ -272,7 +272,7 @@ def check_axes(module: nn.Module, axes: Axes) -> None:
         if is_missing or shapes.get(name, shape) != shape:
             there = f"is of shape {shapes[name]} here" if name in shapes else "is not there"
             raise ConfigError(
-                [f"axes: they are of another model: {name} has the shape {shape}, and {there}"]
+                f"axes: they are of another model: {name} has the shape {shape}, and {there}"
             )
 
 

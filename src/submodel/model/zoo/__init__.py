@@ -68,7 +68,7 @@ def allocating(width: int) -> Iterator[None]:
         yield
     except RuntimeError as error:  # of the allocator
         reason = str(error).partition("\n")[0]
-        raise ConfigError([f"model.width: {width} is more than fits here: {reason}"]) from None
+        raise ConfigError(f"model.width: {width} is more than fits here: {reason}") from None
 
 
 def make_model(
@@ -80,7 +80,7 @@ def make_model(
     Linear(in_features=64, out_features=16, bias=True)
     """
     if not isinstance(classes, int) or classes < 1:
-        raise ConfigError([f"model.classes: {classes!r} is not a whole number of at least 1"])
+        raise ConfigError(f"model.classes: {classes!r} is not a whole number of at least 1")
     model = MODELS.find(name)
     values = {**keys, **({} if width is None else {"width": width})}
     options = model.options.model_validate(values)

@@ -135,7 +135,7 @@ class Gpt:
         length, vocabulary = context.sequences("gpt")
         if options.width % options.heads:
             raise ConfigError(
-                [f"model.heads: {options.heads} heads do not divide the width {options.width}"]
+                f"model.heads: {options.heads} heads do not divide the width {options.width}"
             )
         with allocating(options.width):
             return Decoder(

@@ -187,7 +187,7 @@ class OwnModel:
     def configured(cls, options: object, context: object) -> NoReturn:  # noqa: ARG003
         """Not from a configuration."""
         raise ConfigError(
-            ["model.name: 'own' stands for what submodel.train(model, data) is given in Python"]
+            "model.name: 'own' stands for what submodel.train(model, data) is given in Python"
         )
 
 

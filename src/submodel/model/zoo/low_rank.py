@@ -83,7 +83,7 @@ def factorised(
     )
     """
     if not 0 < rank_share <= 1:
-        raise ConfigError([f"rank_share: {rank_share} is not in (0, 1]"])
+        raise ConfigError(f"rank_share: {rank_share} is not in (0, 1]")
     low_rank = copy.deepcopy(module)
     layers = dict(layers_of(low_rank, _is_matrix))
     if unknown := [path for path in skip or () if path not in layers]:
@@ -252,7 +252,7 @@ def add_adapters(
     ['0.down.weight', '0.up.weight']
     """
     if rank < 1:
-        raise ConfigError([f"model.adapter_rank: {rank} is not a number of ranks"])
+        raise ConfigError(f"model.adapter_rank: {rank} is not a number of ranks")
     model_copy = copy.deepcopy(module).requires_grad_(False)
     candidates = dict(layers_of(model_copy, _is_linear))
     uses = Counter(id(p) for layer in model_copy.modules() for p in layer._parameters.values())

@@ -49,7 +49,7 @@ def write_report(*runs: Run | str | Path, out: str | Path | None = None) -> Path
     beside = folders[0] if len(folders) == 1 else Path()
     file = beside / "report.html" if out is None else Path(out)
     if file.is_dir():
-        raise ConfigError([f"out: {file} is a folder; give the file of a page"])
+        raise ConfigError(f"out: {file} is a folder; give the file of a page")
     data = page_data(folders)
     file.parent.mkdir(parents=True, exist_ok=True)
     write_page(data, file)
