@@ -32,7 +32,7 @@ browser:
 
 # For daily work, in about a minute and without linters: all tests but those marked `slow` (half a second or more).
 test-quick: $(VENV)/.ready
-	$(TEST_ENV) $(BIN)/pytest -n auto --dist worksteal -m 'not slow and not faults and not deep'
+	$(TEST_ENV) $(BIN)/pytest -n auto --dist worksteal -m 'not slow and not faults and not deep and not docs'
 
 # 20,000 damaged files and messages for every reader: a quarter of an hour.
 test-deep: $(VENV)/.ready
@@ -72,7 +72,8 @@ gallery: $(VENV)/.ready
 	$(BIN)/python -m tools.gallery
 
 # The documentation as a site: open site/index.html. Nothing is fetched when it is built or read.
-docs: $(DOCS)/.ready
+docs: $(DOCS)/.ready $(VENV)/.ready
+	$(TEST_ENV) $(BIN)/pytest tests -m docs
 	$(DOCS)/bin/python -m doctest tools/docstrings.py
 	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict --quiet
 	$(DOCS)/bin/python -m tools.links site

@@ -10,6 +10,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 
 
+@pytest.mark.docs
 @pytest.mark.parametrize("name", sorted(p.name for p in (ROOT / "results/fit").iterdir()))
 def test_the_tables_follow_from_the_records(name: str) -> None:
     tables = runpy.run_path(str(ROOT / "benchmarks/fitting.py"))["table_of"](

@@ -28,6 +28,7 @@ def test_every_scheme_has_its_section_and_its_picture() -> None:
         assert f"](images/gallery/{name}.svg)" in text
 
 
+@pytest.mark.docs
 def test_every_picture_is_shown_and_small() -> None:
     names = {*(f"{name}.svg" for name in SCENES), *(f"{name}-nets.svg" for name in ANIMATIONS)}
     assert {path.name for path in FOLDER.iterdir()} == names

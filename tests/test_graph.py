@@ -51,6 +51,7 @@ def test_arrows_that_follow_from_others_are_left_out_and_all_go_down() -> None:
     assert all(PLACES[by] < PLACES[to] for by, to in ROOMS.imports)  # down, or to the right
 
 
+@pytest.mark.docs
 def test_the_list_of_rooms_is_that_of_the_layers() -> None:
     block = _rooms_block()
     listed = re.findall(r"^(\w+)(?:/|\.py) ", block, re.MULTILINE)
@@ -59,6 +60,7 @@ def test_the_list_of_rooms_is_that_of_the_layers() -> None:
     assert set(ground.replace(".py", "").split()) == set(ROOMS.files)
 
 
+@pytest.mark.docs
 def test_every_file_in_the_list_of_rooms_is_there() -> None:
     room = ""
     for line in _rooms_block().splitlines():
@@ -77,6 +79,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 NOT_OURS = {"my_schemes.py", "nets.py", "pull.py", "checkpoints/"}  # a reader's, a run's
 
 
+@pytest.mark.docs
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_file_that_a_page_names_is_there(page: Path) -> None:
     text = page.read_text("utf-8")

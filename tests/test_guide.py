@@ -167,6 +167,7 @@ def test_a_program_does_what_the_guide_says(
     CHECKS[title](runpy.run_path("program.py", run_name="__main__"))
 
 
+@pytest.mark.docs
 @pytest.mark.parametrize("page", ["README.md", "docs/configuration.md"])
 def test_the_guide_is_linked(page: str) -> None:
     assert "guide.md)" in (ROOT / page).read_text("utf-8")

@@ -16,12 +16,14 @@ MOST_LINES = 80
 PYTHON = re.compile(r"```python\n(.*?)```", re.DOTALL)
 
 
+@pytest.mark.docs
 def test_it_is_short_and_names_the_two_commands() -> None:
     assert len(README.splitlines()) <= MOST_LINES
     assert "\nmake train " in README
     assert "\nmake test " in README
 
 
+@pytest.mark.docs
 def test_the_home_page_has_the_same_example() -> None:
     assert PYTHON.findall((ROOT / "docs/index.md").read_text("utf-8")) == PYTHON.findall(README)
 

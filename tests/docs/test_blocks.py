@@ -42,12 +42,14 @@ RUNNABLE = {
 }
 
 
+@pytest.mark.docs
 def test_what_nobody_runs_is_counted_and_says_why() -> None:
     reasons = [block.marker for block in ALL if block.marker.startswith("not run")]
     assert len(reasons) == NOT_RUN
     assert all(re.fullmatch(r"not run: .{10,}", reason) for reason in reasons)
 
 
+@pytest.mark.docs
 def test_every_comment_before_a_block_is_one_of_those_that_mean_something() -> None:
     known = r"|run|run: (with|after) .+|run with rounds: \d+|not run: .+|[\w-]+\.(py|toml)"
     known += r"|[\w ]+: written by make \w+"

@@ -157,6 +157,7 @@ def measured() -> list[tuple[float, ...]]:
     ]  # fmt: skip
 
 
+@pytest.mark.docs
 def test_intervals_are_those_of_the_record(measured: list[tuple[float, ...]]) -> None:
     assert len(INTERVALS) > 60
     wrong = []
@@ -168,6 +169,7 @@ def test_intervals_are_those_of_the_record(measured: list[tuple[float, ...]]) ->
     assert wrong == []
 
 
+@pytest.mark.docs
 def test_no_theorem_of_the_record_was_left_out_or_failed() -> None:
     claims = read_claims()
     assert {f"Theorem {number}" for number in range(1, 7)} <= {c["source"] for c in claims}
@@ -177,6 +179,7 @@ def test_no_theorem_of_the_record_was_left_out_or_failed() -> None:
             assert abs(float(claim["exact"]) - float(claim["estimate"])) < 2.6 * half
 
 
+@pytest.mark.docs
 def test_tables_of_the_sharper_theorems_are_what_the_example_printed() -> None:
     printed = [float(x) for x in re.findall(NUMBER, (DOCS / "theory/sharper.txt").read_text())]
     section = PAGE.partition("## Sharper than the paper")[2].partition("\n## ")[0]
