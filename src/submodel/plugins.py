@@ -117,7 +117,7 @@ class Component(Generic[_T]):
                 if self.options is FreeOptions and options.options:
                     wrong = f"{section}.options: {self.name!r} does not take them"
                 raise ConfigError(f"{wrong} ({error})") from None
-        return self.kind.check(self.kind.adapt(thing), self.name)
+        return self.kind.check(self.kind.adapted(thing), self.name)
 
     def _make(self, options: Any, context: object) -> Any:
         """A class or a factory is called; a function that is the thing itself is left alone."""
@@ -145,9 +145,10 @@ class Kind(Generic[_T]):
     group: str  # of entry points, in which packages offer theirs
     offers: Mapping[str, Offer]
     wants: str = ""  # what a component must be, in words
-    is_one: Callable[[object], bool] = field(default=lambda _: True)
-    adapt: Callable[[Any], Any] = field(default=lambda thing: thing)  # before it is looked at
-    stand_in: Callable[[Any], Any] = field(default=lambda target: target)  # of others' classes
+    of_class: str = ""  # the path of the class that a component is an object of, if there is one
+    members: tuple[str, ...] = ()  # else what a component has
+    adapt: str = ""  # the path of a function of what was made, before it is looked at
+    stand_in: str = ""  # the path of a function of a found class, for those of others
     with_context: bool = False  # without `configured`: is given the context first, if it takes it
     is_function: bool = False  # whether a plain function is one, as losses are
     is_asked_later: bool = False  # for problems: the thing itself is, once it is made, as schemes
@@ -241,15 +242,15 @@ class Kind(Generic[_T]):
                     "submodel.open(run, parts=[...]), or submodel.train(..., resume=True)"
                 )
             is_made = self._is_thing(target)
-            found: Any = target if is_made else self.stand_in(target)
+            found: Any = target if is_made else self._stand_in(target)
             return Component(self, name, found, is_made=is_made)
         prefix = name.partition(":")[0]
         if offer := self.offers.get(prefix if prefix in self.prefixes else name):
             return Component(self, name, find(offer.path, self.key), self.argument(name))
         if is_path(name):
-            return Component(self, name, self.stand_in(find(name, self.key)))
+            return Component(self, name, self._stand_in(find(name, self.key)))
         if (entry := self._entry(name)) is not None:
-            return Component(self, name, self.stand_in(find(entry.value, self.key, name)))
+            return Component(self, name, self._stand_in(find(entry.value, self.key, name)))
         advice = f"; {self.advice[name]}" if name in self.advice else ""
         raise ConfigError(f"{self.key}: {name!r} is not one of {', '.join(self.names())}{advice}")
 
@@ -266,13 +267,28 @@ class Kind(Generic[_T]):
             if key in self.find(f"{name}:x" if name in self.prefixes else name).options.model_fields
         ]
 
+    def adapted(self, thing: Any) -> Any:
+        """What stands for a made thing, which may be of a kind that others have."""
+        return find(self.adapt, self.key)(thing) if self.adapt else thing
+
     def check(self, thing: Any, name: str) -> _T:
         """Return the made thing; raises `ConfigError` unless it is one of this kind."""
-        if not self.is_one(thing):
+        if not self._is_one(thing):
             kind = type(thing).__name__
             raise ConfigError(f"{self.key}: {name!r} made a {kind}, which is not {self.wants}")
         component: _T = thing
         return component
+
+    def _stand_in(self, target: Any) -> Any:
+        return find(self.stand_in, self.key)(target) if self.stand_in else target
+
+    def _is_one(self, thing: object) -> bool:
+        if self.of_class:
+            kind: Any = find(self.of_class, self.key)
+            return isinstance(thing, kind)
+        if self.is_function and not self.members:
+            return callable(thing)
+        return all(hasattr(thing, name) for name in self.members)
 
     def _is_thing(self, value: object) -> bool:
         """Whether a value given in Python is the thing itself, not what makes it."""
@@ -281,7 +297,7 @@ class Kind(Generic[_T]):
         if not self.takes_objects:
             return False
         try:
-            return self.is_one(self.adapt(value))
+            return self._is_one(self.adapted(value))
         except SubmodelError:
             return False
 

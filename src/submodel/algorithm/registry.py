@@ -15,7 +15,7 @@ RULES: Kind[MergeRule] = Kind(
     key="merge.rule",
     group="submodel.merge_rules",
     wants="a merge rule: an object with divisor(holder_weight, total_weight)",
-    is_one=lambda candidate: hasattr(candidate, "divisor"),
+    members=("divisor",),
     offers={
         "selective": Offer(
             "submodel.algorithm.merge.rules:Selective", "divide by those who held a weight"
@@ -33,7 +33,6 @@ PROJECTIONS: Kind[Projection] = Kind(
     key="merge.projection",
     group="submodel.projections",
     wants="a projection: a function of tensors by name that returns such tensors",
-    is_one=callable,
     is_function=True,
     offers={
         "none": Offer("submodel.algorithm.server:NoProjection", "the whole space"),
@@ -47,7 +46,7 @@ STEPS: Kind[ServerStep] = Kind(
     key="server.name",
     group="submodel.server_steps",
     wants="a server step: an object with begin(parameters) and step(old, target, coverage, memory)",
-    is_one=lambda candidate: hasattr(candidate, "begin") and hasattr(candidate, "step"),
+    members=("begin", "step"),
     offers={
         "plain": Offer("submodel.algorithm.server:Plain", "takes it (FedAvg)"),
         "momentum": Offer("submodel.algorithm.server:Momentum", "FedAvgM"),

@@ -24,16 +24,11 @@ from submodel.options import (
     Section,
     WithChoices,
 )
-from submodel.plugins import Kind, Offer, find
+from submodel.plugins import Kind, Offer
 from submodel.schemes.registry import SCHEMES
 from submodel.tasks.registry import LOSSES, METRICS, TASKS, AbsentLabels
 
 _CLIENTS = 50  # where nothing is said of their number
-
-
-def _is_callback(thing: object) -> bool:
-    kind = find("submodel.runs.callbacks.callback:Callback", TRACKERS.key)
-    return isinstance(kind, type) and isinstance(thing, kind)
 
 
 TRACKERS: Kind[object] = Kind(
@@ -41,7 +36,7 @@ TRACKERS: Kind[object] = Kind(
     key="train.trackers",
     group="submodel.trackers",
     wants="a submodel.Callback",
-    is_one=_is_callback,
+    of_class="submodel.runs.callbacks.callback:Callback",
     with_context=True,
     offers={
         "csv": Offer(

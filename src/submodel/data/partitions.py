@@ -99,6 +99,13 @@ class ClientLists:
         return self.lists[client]
 
 
+def as_partition(thing: Any) -> Any:
+    """Lists of positions as a partition; anything else as it is."""
+    if isinstance(thing, list | tuple):
+        return ClientLists(tuple(np.sort(np.asarray(part, dtype=np.int64)) for part in thing))
+    return thing
+
+
 def parse_lists(clients: object, examples: int) -> ClientLists:
     """The partition of these lists of positions in a training set of so many examples.
 

@@ -13,28 +13,13 @@ if TYPE_CHECKING:
     from submodel.data.text.tokens import Tokeniser
 
 
-def _is_dataset(thing: object) -> bool:
-    from submodel.data.examples import Dataset
-
-    return isinstance(thing, Dataset)
-
-
-def _adapt_parts(thing: object) -> object:
-    """A training and a test part are data, too: torch's datasets, or what `dataset` takes."""
-    if isinstance(thing, tuple) and len(thing) == 2:
-        from submodel.data.examples import dataset
-
-        return dataset(*thing)
-    return thing
-
-
 SOURCES: Kind[Dataset] = Kind(
     noun="data source",
     key="data.name",
     group="submodel.data",
     wants="a submodel.Dataset, nor a pair of its parts, training and test",
-    is_one=_is_dataset,
-    adapt=_adapt_parts,
+    of_class="submodel.data.examples:Dataset",
+    adapt="submodel.data.examples:as_dataset",
     offers={
         "digits": Offer("submodel.data.sources.digits:Digits", "scikit-learn's 1,797 images"),
         "cifar10": Offer("submodel.data.sources.cifar:Cifar10"),
@@ -75,7 +60,7 @@ TOKENS: Kind[Tokeniser] = Kind(
     key="data.tokens",
     group="submodel.tokens",
     wants=f"a tokeniser: an object with {', '.join(_TOKENISER)}",
-    is_one=lambda thing: all(hasattr(thing, name) for name in _TOKENISER),
+    members=_TOKENISER,
     with_context=True,
     offers={
         "bytes": Offer("submodel.data.text.tokens:ByteTokens", "256 values"),
@@ -89,24 +74,13 @@ TOKENS: Kind[Tokeniser] = Kind(
 )
 
 
-def _adapt(thing: object) -> object:
-    """Lists of positions are a partition, too."""
-    if isinstance(thing, list | tuple):
-        import numpy as np
-
-        from submodel.data.partitions import ClientLists
-
-        return ClientLists(tuple(np.sort(np.asarray(part, dtype=np.int64)) for part in thing))
-    return thing
-
-
 PARTITIONS: Kind[Partition] = Kind(
     noun="partition",
     key="data.partition",
     group="submodel.partitions",
     wants="a partition: lists of positions, or an object with size(client) and indices(client)",
-    is_one=lambda thing: hasattr(thing, "size") and hasattr(thing, "indices"),
-    adapt=_adapt,
+    members=("size", "indices"),
+    adapt="submodel.data.partitions:as_partition",
     with_context=True,
     offers={
         "auto": Offer(
@@ -129,7 +103,6 @@ AUGMENTATIONS: Kind[Augmentation] = Kind(
     key="data.augment",
     group="submodel.augmentations",
     wants="an augmentation: a function of (examples, generator)",
-    is_one=callable,
     is_function=True,
     offers={
         "crop": Offer(

@@ -14,7 +14,7 @@ ENGINES: Kind[Engine] = Kind(
     key="engine.name",
     group="submodel.engines",
     wants="an engine: an object with bundles(assignments) and run(tasks)",
-    is_one=lambda engine: hasattr(engine, "bundles") and hasattr(engine, "run"),
+    members=("bundles", "run"),
     with_context=True,
     offers={
         "auto": Offer(

@@ -11,16 +11,12 @@ if TYPE_CHECKING:
     from submodel.local.schedule import Schedule
 
 
-def _is_optimiser(candidate: object) -> bool:
-    return all(hasattr(candidate, name) for name in ("copies", "begin", "step", "plain"))
-
-
 OPTIMISERS: Kind[Optimiser] = Kind(
     noun="optimiser",
     key="local.optimiser",
     group="submodel.optimisers",
     wants="an optimiser, with copies, begin, step and plain",
-    is_one=_is_optimiser,
+    members=("copies", "begin", "step", "plain"),
     offers={
         "sgd": Offer("submodel.local.optimisers:Sgd", "with momentum or Nesterov's, as torch's"),
         "adam": Offer("submodel.local.optimisers:LocalAdam", "as torch's"),
@@ -38,7 +34,7 @@ SCHEDULES: Kind[Schedule] = Kind(
     key="local.schedule",
     group="submodel.schedules",
     wants="a schedule: an object with factor(round)",
-    is_one=lambda candidate: hasattr(candidate, "factor"),
+    members=("factor",),
     offers={
         "constant": Offer("submodel.local.schedule:Constant"),
         "step": Offer("submodel.local.schedule:Steps"),

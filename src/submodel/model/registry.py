@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from submodel.plugins import Kind, Offer
 
@@ -10,32 +10,14 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-def _is_module(component: object) -> bool:
-    from torch import nn
-
-    return isinstance(component, nn.Module)
-
-
-def _adapt(component: Any) -> Any:
-    from submodel.model.zoo.hugging_face import as_module
-
-    return as_module(component)
-
-
-def _stand_in(target: Any) -> Any:
-    from submodel.model.zoo.hugging_face import as_component
-
-    return as_component(target)
-
-
 MODELS: Kind[nn.Module] = Kind(
     noun="model",
     key="model.name",
     group="submodel.models",
     wants="an nn.Module",
-    is_one=_is_module,
-    adapt=_adapt,
-    stand_in=_stand_in,
+    of_class="torch.nn:Module",
+    adapt="submodel.model.zoo.hugging_face:as_module",
+    stand_in="submodel.model.zoo.hugging_face:as_component",
     takes_objects=False,  # a module is given as the model itself, not as its name
     offers={
         "mlp": Offer("submodel.model.zoo.images:Mlp"),

@@ -22,19 +22,13 @@ _ADVICE = {
 }
 
 
-def _adapt(thing: object) -> object:
-    from submodel.schemes.base import as_scheme
-
-    return as_scheme(thing)
-
-
 SCHEMES: Kind[Scheme] = Kind(
     noun="scheme",
     key="scheme.name",
     group=GROUP,
     wants="a scheme: an object with select(axis, size, capacity, draw)",
-    is_one=lambda candidate: callable(getattr(candidate, "select", None)),
-    adapt=_adapt,
+    of_class="submodel.schemes.base:Scheme",
+    adapt="submodel.schemes.base:as_scheme",
     advice=_ADVICE,
     is_asked_later=True,
     offers={

@@ -15,18 +15,12 @@ AbsentLabels = Literal["keep", "zero", "leave_out"]
 """Logits of labels that a client lacks stay, are set to zero, or are taken out of the softmax."""
 
 
-def _is_task(thing: object) -> bool:
-    from submodel.tasks.base import TaskKind
-
-    return isinstance(thing, TaskKind)
-
-
 TASKS: Kind[TaskKind] = Kind(
     noun="task",
     key="task.name",
     group="submodel.tasks",
     wants="a submodel.TaskKind",
-    is_one=_is_task,
+    of_class="submodel.tasks.base:TaskKind",
     with_context=True,
     offers={
         "auto": Offer("submodel.tasks.base:TaskOfData", "what the data is for"),
@@ -41,7 +35,6 @@ LOSSES: Kind[Loss] = Kind(
     key="task.loss",
     group="submodel.losses",
     wants="a loss: a function of (outputs, targets)",
-    is_one=callable,
     is_function=True,
     offers={
         "cross-entropy": Offer("torch.nn.functional:cross_entropy", "of class labels"),
@@ -51,23 +44,13 @@ LOSSES: Kind[Loss] = Kind(
 )
 
 
-def _adapt_metric(thing: object) -> object:
-    from submodel.tasks.metrics import as_metric
-
-    return as_metric(thing)
-
-
-def _is_metric(thing: object) -> bool:
-    return all(hasattr(thing, name) for name in ("higher_is_better", "width", "sums", "value"))
-
-
 METRICS: Kind[BatchMetric] = Kind(
     noun="metric",
     key="task.metrics",
     group="submodel.metrics",
     wants="a metric: a function of (outputs, targets), or an object with sums and value",
-    is_one=_is_metric,
-    adapt=_adapt_metric,
+    members=("higher_is_better", "width", "sums", "value"),
+    adapt="submodel.tasks.metrics:as_metric",
     is_function=True,
     offers={
         "accuracy": Offer("submodel.tasks.metrics:Accuracy", "the share of right answers"),
