@@ -56,7 +56,8 @@ def _commands() -> Iterator[tuple[str, list[str]]]:
     while waiting:
         name, command = waiting.pop(0)
         if isinstance(command, TyperGroup):
-            waiting += [(f"{name} {inner}", each) for inner, each in command.commands.items()]
+            context = typer.Context(command)
+            waiting += [(f"{name} {i}", command.get_command(context, i)) for i in command.commands]
         options = [word for p in command.params for word in (*p.opts, *p.secondary_opts)]
         keys = [] if command.callback is None else read_lesson(command.callback).keys
         names = [part.strip() for key in keys for part in key.split(",")]

@@ -20,5 +20,7 @@ def _commands(command: Any, name: str) -> Iterator[tuple[str, Any]]:
     if not isinstance(command, TyperGroup):
         yield name, command
         return
-    for inner_name, inner in command.commands.items():
+    context = typer.Context(command)
+    for inner_name in command.commands:
+        inner = command.get_command(context, inner_name)
         yield from _commands(inner, f"{name} {inner_name}".strip())

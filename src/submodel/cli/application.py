@@ -6,12 +6,12 @@ import signal
 import sys
 from collections.abc import Callable
 from importlib import metadata
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
 from submodel.cli import compare, devices, federation, planning, results, training, watching
-from submodel.cli.common import command_line, offer_command
+from submodel.cli.common import AddedCommand, command_line, offer_command
 from submodel.engines.processes.launch import endings
 from submodel.errors import SubmodelError
 from submodel.extensions import COMMANDS, FROM_LAB, LAB, extensions, load_extension
@@ -61,19 +61,26 @@ _COMMANDS: dict[str, dict[str, Callable[..., None] | str]] = {
 
 def _offer_added(name: str, panel: str, about: str) -> None:
     """Offer the command that another package adds; without it, one that names the package."""
-    entry = extensions(COMMANDS).get(name)
-    try:
-        if entry is None:
-            raise SubmodelError(f"submodel {name}: {FROM_LAB}")
-        offer_command(command_line, name, load_extension(entry), panel)
-    except SubmodelError as error:
-        problem = error  # the name of a handler ends with it
 
-        def fail() -> None:
-            raise problem
+    def load() -> Any:
+        entry = extensions(COMMANDS).get(name)
+        application = typer.Typer(add_completion=False)
+        try:
+            if entry is None:
+                raise SubmodelError(f"submodel {name}: {FROM_LAB}")
+            offer_command(application, name, load_extension(entry), panel)
+        except SubmodelError as error:
+            problem = error  # the name of a handler ends with it
 
-        fail.__doc__ = f"{about} (needs {LAB})." if entry is None else f"{about} (fails to load)."
-        offer_command(command_line, name, fail, panel, takes_anything=True)
+            def fail() -> None:
+                raise problem
+
+            lack = f"needs {LAB}" if entry is None else "fails to load"
+            fail.__doc__ = f"{about} ({lack})."
+            offer_command(application, name, fail, panel, takes_anything=True)
+        return typer.main.get_command(application)
+
+    command_line.command(name=name, cls=AddedCommand, rich_help_panel=panel)(load)
 
 
 for _panel, _commands in _COMMANDS.items():

@@ -102,6 +102,10 @@ class CommandGroup(TyperGroup):
             raise
 
 
+class AddedCommand(TyperCommand):
+    """A command of another package until it is asked for: its callback returns that command."""
+
+
 class Overview(CommandGroup):
     """The application, whose help has all commands on one screen, by what people do."""
 
@@ -109,6 +113,14 @@ class Overview(CommandGroup):
         """Run a command, or complete one."""
         with completion.whole_bash_words():
             return super().main(*arguments, **options)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command of a name; that of another package is loaded."""
+        command = super().get_command(ctx, cmd_name)
+        if isinstance(command, AddedCommand):
+            assert command.callback is not None
+            command = self.commands[cmd_name] = command.callback()
+        return command
 
     def format_help(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
         """Print the help."""
@@ -119,7 +131,7 @@ class Overview(CommandGroup):
         output.print(Text("Usage: submodel COMMAND ...", "bold"))
         output.print(f"{self.help}\n")
         width = max(map(len, self.commands))
-        for panel, commands in self.panels().items():
+        for panel, commands in self.panels(ctx).items():
             table = Table.grid(padding=(0, 2, 0, 0))
             table.add_column(min_width=width + 2)
             for name, command in commands.items():
@@ -129,10 +141,11 @@ class Overview(CommandGroup):
         output.print(f"\nOptions: {', '.join(options)}")
         output.print("'submodel COMMAND --help' has the options of a command, and examples.")
 
-    def panels(self) -> dict[str, dict[str, Any]]:
+    def panels(self, ctx: Any) -> dict[str, dict[str, Any]]:
         """The commands by what people do."""
         panels: dict[str, dict[str, Any]] = {}
-        for name, command in self.commands.items():
+        for name in self.commands:
+            command = self.get_command(ctx, name)
             panel = getattr(command, "rich_help_panel", None) or "Others"
             panels.setdefault(panel, {})[name] = command
         return panels
