@@ -37,7 +37,7 @@ from submodel.schemes import RunFacts, Scheme
 from submodel.schemes.base import Draw, SchemeContext, problems_of
 from submodel.schemes.draw import draw_units
 from submodel.schemes.registry import SCHEMES
-from submodel.schemes.static import Static
+from submodel.schemes.rolling import Static
 from submodel.tasks.base import TaskKind
 
 AXIS_CHANGES = ("freeze", "tie", "whole", "cut")

@@ -49,8 +49,7 @@ if TYPE_CHECKING:
     from submodel.schemes.pruned import Pruned
     from submodel.schemes.random import Dropout, Random
     from submodel.schemes.registry import SCHEMES
-    from submodel.schemes.rolling import Rolling, default_windows, window_problems
-    from submodel.schemes.static import Full, Static
+    from submodel.schemes.rolling import Full, Rolling, Static, default_windows, window_problems
     from submodel.schemes.unbiased import Unbiased
 
 __all__ = [
@@ -83,8 +82,7 @@ __getattr__ = lazily(
         "submodel.schemes.pruned": "Pruned",
         "submodel.schemes.random": "Dropout Random",
         "submodel.schemes.registry": "SCHEMES",
-        "submodel.schemes.rolling": "Rolling default_windows window_problems",
-        "submodel.schemes.static": "Full Static",
+        "submodel.schemes.rolling": "Full Rolling Static default_windows window_problems",
         "submodel.schemes.unbiased": "Unbiased",
     },
 )

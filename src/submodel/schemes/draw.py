@@ -34,7 +34,7 @@ def draw_mask(scheme: Scheme, axis: str, size: int, capacity: float, draw: Draw)
     Positions, numbers or too few booleans would be taken for units that nobody meant. The values
     are not looked at, so that asking costs the same for a million units as for ten.
 
-    >>> from submodel.schemes.static import Static
+    >>> from submodel.schemes.rolling import Static
     >>> draw_mask(Static(), "hidden", 4, 0.5, Draw(0, 0, 0))
     array([ True,  True, False, False])
     """

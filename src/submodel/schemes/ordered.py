@@ -40,7 +40,7 @@ from submodel.schemes.base import (
     SchemeContext,
 )
 from submodel.schemes.draw import ModelKnowledge, draw_units
-from submodel.schemes.static import Static
+from submodel.schemes.rolling import Static
 from submodel.tasks.loss import CountingLoss, Loss, MaskedCrossEntropy
 
 _BY_PLACE = Static()

@@ -19,7 +19,7 @@ from submodel.options import Section
 from submodel.randomness import generator
 from submodel.schemes.base import Draw, Mask, RunFacts, Scheme, SchemeContext
 from submodel.schemes.draw import draw_units
-from submodel.schemes.static import Static
+from submodel.schemes.rolling import Static
 
 MaskSampling = Literal["bernoulli", "fixed"]
 Alignment = Literal["residual", "independent"]

@@ -32,8 +32,8 @@ SCHEMES: Kind[Scheme] = Kind(
     advice=_ADVICE,
     is_asked_later=True,
     offers={
-        "full": Offer("submodel.schemes.static:Full", "everything (FedAvg)"),
-        "static": Offer("submodel.schemes.static:Static", "the first units (HeteroFL)"),
+        "full": Offer("submodel.schemes.rolling:Full", "everything (FedAvg)"),
+        "static": Offer("submodel.schemes.rolling:Static", "the first units (HeteroFL)"),
         "rolling": Offer("submodel.schemes.rolling:Rolling", "windows (Algorithm 2, FedRolex)"),
         "random": Offer("submodel.schemes.random:Random", "fresh draws (Algorithm 1)"),
         "ordered": Offer("submodel.schemes.ordered:Ordered", "prefixes, a width per step (FjORD)"),
