@@ -29,7 +29,7 @@ from submodel.config import parse
 from submodel.data import dataset
 from submodel.engines import find_compiler
 from submodel.engines.batched.engine import BatchedEngine
-from submodel.engines.select import NativeBackend
+from submodel.engines.native.backend import NativeBackend
 from submodel.engines.serial import SerialEngine
 from submodel.model.zoo.gpt import Decoder
 from submodel.prepare.setup import prepare

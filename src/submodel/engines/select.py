@@ -1,6 +1,6 @@
 """The engines that a configuration can name, and how one is made for this process.
 
-The native kernels are reached through here alone.
+The native kernels are reached through here alone, and imported where they are used.
 """
 
 from __future__ import annotations
@@ -14,15 +14,10 @@ from pydantic import Field
 from submodel.algorithm.execution import Engine
 from submodel.algorithm.types import Scorer, Setup, plain_scorer
 from submodel.engines.batched.engine import BatchedEngine
-from submodel.engines.native.backend import NativeBackend, native_refusal
-from submodel.engines.native.scoring import KernelScorer
 from submodel.engines.serial import SerialEngine
 from submodel.options import Count, Section
 
-__all__ = [
-    "Devices", "EngineContext", "Local", "NativeBackend", "Processes",
-    "native_refusal", "scorer_of",
-]  # fmt: skip
+__all__ = ["Devices", "EngineContext", "Local", "Processes", "native_refusal", "scorer_of"]
 
 Batching = Literal["auto", "always", "never"]
 Kernels = Literal["auto", "torch", "native"]
@@ -67,7 +62,11 @@ class Local:
         if options.batching == "never":
             return SerialEngine(context.setup, context.device)
         always = options.batching == "always"
-        backend = NativeBackend() if options.kernels == "native" else None
+        backend = None
+        if options.kernels == "native":
+            from submodel.engines.native.backend import NativeBackend
+
+            backend = NativeBackend()
         return BatchedEngine(context.setup, context.device, always=always, backend=backend)
 
 
@@ -91,8 +90,17 @@ class Devices:
         return ["engine.name: real devices are served: 'submodel serve CONFIG.toml'"]
 
 
+def native_refusal(setup: Setup, device: torch.device) -> str | None:
+    """Why the native kernels cannot train a setup here; None if they can."""
+    from submodel.engines.native import backend
+
+    return backend.refusal(setup, device)
+
+
 def scorer_of(engine: Section, setup: Setup, device: torch.device) -> Scorer:
     """What computes the outputs of models that are scored, as an engine's options say."""
     if getattr(engine, "kernels", None) != "native" or device.type != "cpu":
         return plain_scorer
+    from submodel.engines.native.scoring import KernelScorer
+
     return KernelScorer(setup.module, setup.clients.dataset.example)

@@ -42,7 +42,7 @@ class NativeBackend:
         return WholeTraining(forward, setup) if isinstance(forward, NativeForward) else None
 
 
-def native_refusal(setup: Setup, device: torch.device) -> str | None:
+def refusal(setup: Setup, device: torch.device) -> str | None:
     """Why they cannot, in words; None: they can."""
     if device.type != "cpu":
         return f"the kernels compute on the CPU, not on {device}"
