@@ -131,7 +131,7 @@ class Overview(CommandGroup):
         output.print(Text("Usage: submodel COMMAND ...", "bold"))
         output.print(f"{self.help}\n")
         width = max(map(len, self.commands))
-        for panel, commands in self.panels(ctx).items():
+        for panel, commands in self.panels().items():
             table = Table.grid(padding=(0, 2, 0, 0))
             table.add_column(min_width=width + 2)
             for name, command in commands.items():
@@ -141,11 +141,11 @@ class Overview(CommandGroup):
         output.print(f"\nOptions: {', '.join(options)}")
         output.print("'submodel COMMAND --help' has the options of a command, and examples.")
 
-    def panels(self, ctx: Any) -> dict[str, dict[str, Any]]:
+    def panels(self) -> dict[str, dict[str, Any]]:
         """The commands by what people do."""
         panels: dict[str, dict[str, Any]] = {}
         for name in self.commands:
-            command = self.get_command(ctx, name)
+            command = self.get_command(None, name)
             panel = getattr(command, "rich_help_panel", None) or "Others"
             panels.setdefault(panel, {})[name] = command
         return panels
