@@ -1,6 +1,7 @@
 """Completion for shells: run folders, names, keys; without loading components.
 
-``keys.json`` is written by `make graph`: components are not loaded to say what they are called.
+Typer completes commands, options and choices, and filters what these callbacks offer by the typed
+text. ``keys.json`` is written by `make graph`: components are not loaded for their names.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import io
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from functools import cache
 from importlib import resources
@@ -18,7 +19,6 @@ from typing import TypedDict
 
 Offers = list[tuple[str, str]]
 """Completions, each with a description."""
-_BREAKS = ("=", ":")
 
 
 class KeyEntry(TypedDict):
@@ -37,10 +37,6 @@ def known_keys() -> dict[str, KeyEntry]:
     return keys
 
 
-def _beginning(incomplete: str, offers: Iterable[tuple[str, str]]) -> Offers:
-    return [(value, about) for value, about in offers if value.startswith(incomplete)]
-
-
 def settings(incomplete: str) -> Offers:
     """``KEY=VALUE`` of a configuration: keys, and the values of one that is told.
 
@@ -56,37 +52,27 @@ def settings(incomplete: str) -> Offers:
         entry = known_keys()[name]
         values = entry["values"] or {entry["default"]: entry["about"]}
         pairs += [(f"{name}={value}", about) for value, about in values.items()]
-    return _beginning(incomplete, pairs)
+    return pairs
 
 
-def _names_of(key: str) -> Callable[[str], Offers]:
+def names_of(key: str) -> Callable[[], Offers]:
     """The completion to the names that a key of the configuration may have."""
-
-    def names(incomplete: str) -> Offers:
-        return _beginning(incomplete, known_keys()[key]["values"].items())
-
-    return names
-
-
-models = _names_of("model.name")
-partitions = _names_of("data.partition")
-engines = _names_of("engine.name")
-_data, _schemes = _names_of("data.name"), _names_of("scheme.name")
+    return lambda: [*known_keys()[key]["values"].items()]
 
 
 def data_names(incomplete: str) -> Offers:
     """Built-in data, and configurations of this folder."""
-    return [*_data(incomplete), *config_files(incomplete)]
+    return [*names_of("data.name")(), *config_files(incomplete)]
 
 
 def ways(incomplete: str) -> Offers:
     """Schemes, separated by commas.
 
-    >>> [text for text, _ in ways("rolling,sta")]
-    ['rolling,static']
+    >>> "rolling,static" in dict(ways("rolling,sta"))
+    True
     """
-    before, comma, last = incomplete.rpartition(",")
-    return [(f"{before}{comma}{name}", about) for name, about in _schemes(last)]
+    before, comma, _ = incomplete.rpartition(",")
+    return [(f"{before}{comma}{name}", about) for name, about in names_of("scheme.name")()]
 
 
 def run_folders(incomplete: str) -> Offers:
@@ -94,8 +80,7 @@ def run_folders(incomplete: str) -> Offers:
     places = _folders(_base(incomplete))
     runs = [path for path in dict.fromkeys([*places, *_folders(Path("runs"))]) if _is_run(path)]
     offers = [(str(path), "a run") for path in runs]
-    offers += [(f"{path}/", "") for path in places if not _is_run(path)]
-    return _beginning(incomplete, offers)
+    return offers + [(f"{path}/", "") for path in places if not _is_run(path)]
 
 
 def config_files(incomplete: str) -> Offers:
@@ -106,7 +91,7 @@ def config_files(incomplete: str) -> Offers:
     """
     base = _base(incomplete)
     files = [(str(path), "") for path in sorted(base.glob("*.toml"))]
-    return _beginning(incomplete, [*files, *((f"{path}/", "") for path in _folders(base))])
+    return files + [(f"{path}/", "") for path in _folders(base)]
 
 
 def _base(incomplete: str) -> Path:
@@ -128,26 +113,22 @@ def _folders(base: Path) -> list[Path]:
 def whole_bash_words() -> Iterator[None]:
     """Complete ``KEY=VALUE`` and ``a:b`` in Bash, which splits both into several words.
 
-    The words are joined before Typer reads them, and of what it prints only the part after the
-    last break stays: Bash replaces no more than that. Other shells and commands are left alone.
+    Words are joined before Typer reads them, and of what it prints only the part after the last
+    break stays: Bash replaces no more than that. Typer has no public way to do either: its class
+    for Bash is private, and registered with Click or with its own copy of Click by its version.
     """
     if os.environ.get("_SUBMODEL_COMPLETE") != "complete_bash":
         yield
         return
     words = os.environ["COMP_WORDS"].split("\n")[: int(os.environ["COMP_CWORD"]) + 1]
-    whole_words: list[str] = []
-    for word in words:
-        if whole_words and (word[:1] in _BREAKS or whole_words[-1][-1:] in _BREAKS):
-            whole_words[-1] += word
-        else:
-            whole_words.append(word)
+    whole_words = re.sub(r"\n(?=[=:])|(?<=[=:])\n", "", "\n".join(words)).split("\n")
     os.environ["COMP_WORDS"] = "\n".join(whole_words)
     os.environ["COMP_CWORD"] = str(len(whole_words) - 1)
-    kept = re.match(r"[\"']?(.*[=:])?", whole_words[-1])
+    kept = re.sub(r"^[\"']|[^=:]*$", "", whole_words[-1])
     offers = io.StringIO()
     try:
         with redirect_stdout(offers):
             yield
     finally:
         for offer in offers.getvalue().splitlines():
-            print(offer.removeprefix((kept and kept[1]) or ""))
+            print(offer.removeprefix(kept))

@@ -47,7 +47,7 @@ def inspect_command(
         typer.Argument(
             help="A built-in name, package.module:factory, or a Hugging Face config class "
             "such as transformers:GPT2Config.",
-            autocompletion=completion.models,
+            autocompletion=completion.names_of("model.name"),
         ),
     ],
     options: Annotated[
@@ -240,7 +240,10 @@ def data_command(
     clients: Annotated[int | None, typer.Option(help="How many; clients.count.")] = None,
     partition: Annotated[
         str | None,
-        typer.Option(help="Who has what; data.partition.", autocompletion=completion.partitions),
+        typer.Option(
+            help="Who has what; data.partition.",
+            autocompletion=completion.names_of("data.partition"),
+        ),
     ] = None,
     labels_per_client: Annotated[
         int | None, typer.Option(help="Short for data.labels_per_client.")

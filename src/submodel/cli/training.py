@@ -181,7 +181,7 @@ def train_command(
         str | None,
         typer.Option(
             help="Where it runs; short for --set engine.name=...",
-            autocompletion=completion.engines,
+            autocompletion=completion.names_of("engine.name"),
         ),
     ] = None,
     processes: Annotated[
