@@ -9,7 +9,6 @@ import pytest
 from tools import results as page
 from tools.pages import RESULTS, part
 
-from submodel.experiments.records import SeedRun, VariantRecord
 from submodel_lab.converged.agenda import read_available
 from submodel_lab.converged.claims import (
     CITED_SOURCES,
@@ -20,6 +19,7 @@ from submodel_lab.converged.claims import (
 from submodel_lab.converged.questions import QUESTIONS
 from submodel_lab.converged.report import results_of
 from submodel_lab.paper.gpu_time import PEAKS, UTILISATION, forward_flops, gpu_rows
+from tests.support.records import record, score_line
 
 
 @pytest.mark.slow
@@ -35,26 +35,20 @@ def test_every_question_with_records_has_its_figure() -> None:
         assert (RESULTS.parent / page.figure(question.name)).is_file() == has_results
 
 
-def write_record(folder: Path, slug: str, accuracies: Sequence[float]) -> None:
-    keys = ("test_accuracy", "train_eval_accuracy", "capacity_accuracy.1", "capacity_accuracy.0.5",
-            "client_accuracy.worst_quarter")  # fmt: skip
-    costs = {"round": 440, "bytes": 2e9, "flops": 3e12, "test_loss": 1.0}
-    runs = [
-        SeedRun(seed, [{**costs, **dict.fromkeys(keys, value)}], 36.0, "0" * 64, is_flat=True)
-        for seed, value in enumerate(accuracies)
-    ]
-    VariantRecord(slug, {}, runs).write(folder / f"{slug}.json")
+def _keep(folder: Path, slug: str, accuracies: Sequence[float]) -> None:
+    lines = [[score_line(value, 440)] for value in accuracies]
+    record(slug, lines, 36.0, is_flat=True).write(folder / f"converged/{slug}.json")
 
 
 def test_records_that_arrive_fill_their_rows_and_no_others(tmp_path: Path) -> None:
-    write_record(tmp_path / "converged", "fashion-rolling", [0.80, 0.82, 0.81])
+    _keep(tmp_path, "fashion-rolling", [0.80, 0.82, 0.81])
     before = page.parts(tmp_path)
     assert (
         "| Fashion-MNIST, L = 5 | rolling | 440 | 3 of 3 | 2 GB | 3 T | 81.0 % ± 1.0"
         in before["questions"]
     )
     assert before["claims"].count(NOT_RUN) == before["claims"].count("\n| ") - 2  # headings
-    write_record(tmp_path / "converged", "fashion-static", [0.70, 0.71, 0.72])
+    _keep(tmp_path, "fashion-static", [0.70, 0.71, 0.72])
     parts = page.parts(tmp_path)
     row = "| rolling beats static | Fashion-MNIST, L = 5 | accuracy |  |  |  |  | +10.0 points | "
     assert f"{row}[+7.5, +12.5] | 3 of 10 | holds so far |" in parts["claims"]

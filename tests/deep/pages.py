@@ -23,7 +23,7 @@ from submodel.runs.folder import RunFolder
 from submodel.runs.scoring import FullScores
 from tests.deep import mutate
 from tests.deep.reader import Reader
-from tests.report.folders import make_comparison, make_study
+from tests.support.records import make_comparison, make_study
 from tests.support.run_folders import evaluated, write_run
 from tests.support.runs import run
 
@@ -182,8 +182,9 @@ def _of(
     return Reader(read, file, seeds, mutate.text, before, cases=2_000)
 
 
-def _of_comparison(file: str) -> Reader:
-    return _of(read_page_of, file, partial(file_of_comparison, file), comparison_folder)
+def of_comparison(read: Callable[[Path], object], file: str) -> Reader:
+    """A file among the records of a comparison."""
+    return _of(read, file, partial(file_of_comparison, file), comparison_folder)
 
 
 def _refusing(reader: Reader) -> Reader:
@@ -199,8 +200,8 @@ PAGE_READERS = {
     "page scores": _of_run(read_page_of, "scores.json"),
     "page configuration": _refusing(_of_run(read_page_of, "config.toml")),
     "page fit": _of_run(read_page_of_fit, "fit/capacity-0.5/fit.json"),
-    "page record": _of_comparison("rolling.json"),
-    "page comparison": _of_comparison("comparison.json"),
+    "page record": of_comparison(read_page_of, "rolling.json"),
+    "page comparison": of_comparison(read_page_of, "comparison.json"),
     "page study": _of(read_page_of, "tiny.json", studies, study_folder),
     "screen metrics": _of_run(read_screen, "metrics.jsonl"),
     "screen configuration": _of_run(read_screen, "config.toml"),

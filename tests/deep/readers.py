@@ -62,7 +62,7 @@ from submodel.prepare.setup import prepare
 from submodel.runs import checkpoint
 from submodel.runs.loop import RunFolder
 from tests.deep import mutate, text
-from tests.deep.pages import PAGE_READERS
+from tests.deep.pages import PAGE_READERS, of_comparison
 from tests.deep.reader import Reader
 from tests.model.zoo import transformer
 
@@ -197,29 +197,9 @@ def _devices() -> tuple[bytes, ...]:
 # Experiments
 
 
-def _record() -> bytes:
-    line = {"round": 2, "test_loss": 1.5, "test_accuracy": 0.5, "bytes": 30, "flops": 1e9}
-    runs = [
-        {"seed": seed, "lines": [line], "seconds": 1.5, "model_sha256": "ab" * 32}
-        for seed in range(3)
-    ]
-    return json.dumps({"slug": "static", "config": {"seed": 0}, "runs": runs}, indent=1).encode()
-
-
 def _compared(path: Path) -> None:
     """All that a page tells of the two ways."""
     comparison_rows(Findings.read(path.parent))
-
-
-def _index() -> tuple[bytes, ...]:
-    ways = [{"text": slug, "title": slug, "slug": slug} for slug in ("static", "full")]
-    return (json.dumps({"command": "c", "budget": "b", "ways": ways}, indent=1).encode(),)
-
-
-def _records_beside(folder: Path) -> None:
-    (folder / "comparison.json").write_bytes(_index()[0])
-    for name in ("static", "full"):
-        (folder / f"{name}.json").write_bytes(_record())
 
 
 # Messages
@@ -521,8 +501,8 @@ READERS = {
         takes_what_it_can=True,
     ),
     "summary": Reader(_summary, "summary.json", _summaries, mutate.text, _run),
-    "record": Reader(_compared, "static.json", lambda: (_record(),), mutate.text, _records_beside),
-    "comparison": Reader(_compared, "comparison.json", _index, mutate.text, _records_beside),
+    "record": of_comparison(_compared, "rolling.json"),
+    "comparison": of_comparison(_compared, "comparison.json"),
     "devices": Reader(lambda path: read_roster(path), "devices.json", _devices, mutate.text),
     "task": Reader(_read_task, "message", _tasks, mutate.safetensors),
     "question": Reader(

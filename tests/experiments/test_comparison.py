@@ -32,7 +32,7 @@ from submodel.experiments.budgets import (
     rounds_within,
     with_rounds,
 )
-from submodel.experiments.findings import Findings, WayRecord, comparison_rows, write_comparison
+from submodel.experiments.findings import Findings, comparison_rows, write_comparison
 from submodel.experiments.plan import (
     ComparisonPlan,
     base_of,
@@ -56,6 +56,7 @@ from submodel_lab.paper.scales import (
     run_to_the_end,
 )
 from tests.support.jobs import run_in_this_process
+from tests.support.records import Lines, findings_of
 
 TINY: dict[str, Any] = {
     "model": {"name": "mlp", "width": 8},
@@ -303,23 +304,15 @@ def test_the_output_step_has_no_place_in_a_budget() -> None:
 
 
 def made_up(accuracies: dict[str, list[float]]) -> Findings:
-    def runs(values: list[float]) -> list[SeedRun]:
+    def curve(seed: int, end: float) -> Lines:
         return [
-            SeedRun(
-                seed,
-                [
-                    {"round": r, "test_loss": 1 - a, "test_accuracy": a * r / (2 + seed),
-                     "bytes": r * (1 + seed) * 10**9, "flops": r * 10**12}
-                    for r in range(1, 3 + seed)
-                ],
-                3600.0,
-                "0" * 64,
-            )
-            for seed, a in enumerate(values)
+            {"round": r, "test_loss": 1 - end, "test_accuracy": end * r / (2 + seed),
+             "bytes": r * (1 + seed) * 10**9, "flops": r * 10**12}
+            for r in range(1, 3 + seed)
         ]  # fmt: skip
 
-    ways = [WayRecord(n, n, VariantRecord(n, {"name": n}, runs(v))) for n, v in accuracies.items()]
-    return Findings(ways, "some budget", "a command")
+    ways = {name: [curve(*x) for x in enumerate(ends)] for name, ends in accuracies.items()}
+    return findings_of(ways, 3600.0)
 
 
 def test_the_table_says_what_each_way_took_and_reached() -> None:

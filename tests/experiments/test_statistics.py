@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from submodel.experiments.findings import Findings, WayRecord, comparison_rows
-from submodel.experiments.records import SeedRun, VariantRecord
+from submodel.experiments.records import VariantRecord
 from submodel.experiments.statistics import (
     behind_best,
     confidence,
@@ -21,6 +21,7 @@ from submodel.experiments.statistics import (
 )
 from submodel_lab.paper import report as paper_report
 from submodel_lab.paper.experiments import EXPERIMENTS, Claim, Experiment, Scale
+from tests.support.records import record
 
 ROOT = Path(__file__).parents[2]
 
@@ -121,18 +122,6 @@ def test_the_least_difference_that_counts_is_where_p_is_the_level() -> None:
     ratio = least_ratio(3, 2)
     differences = [ratio - 1, ratio, ratio + 1]  # of standard deviation 1
     assert paired_p(differences) == pytest.approx(0.05 / 2)
-
-
-def record(slug: str, accuracies: list[float]) -> VariantRecord:
-    costs = {"bytes": 1.0, "flops": 1.0}
-    return VariantRecord(
-        slug,
-        {},
-        [
-            SeedRun(s, [{"round": 1, "test_loss": 1 - a, "test_accuracy": a, **costs}], 1.0, "")
-            for s, a in enumerate(accuracies)
-        ],
-    )
 
 
 @pytest.mark.parametrize("seeds", [1, 2, 3, 5])

@@ -15,7 +15,7 @@ from submodel.cli.application import command_line
 from submodel.config import parse
 from submodel.errors import ConfigError
 from submodel.experiments.budgets import BudgetKind
-from submodel.experiments.records import SeedRun, VariantRecord
+from submodel.experiments.records import VariantRecord
 from submodel_lab.advice.evidence import (
     EVIDENCE_FILE,
     Circumstances,
@@ -31,6 +31,7 @@ from submodel_lab.advice.recommend import advise
 from submodel_lab.advice.wording import answer_lines, limits, plain_advice, sureness
 from submodel_lab.converged.converge import RateTable
 from submodel_lab.converged.questions import QUESTIONS
+from tests.support.records import record, score_line
 
 ROOT = Path(__file__).parent.parent.parent
 MIXTURE = [(1.0, 0.4), (0.25, 0.6)]
@@ -153,12 +154,10 @@ def test_all_of_capacity_one_leaves_nothing_to_choose() -> None:
 
 def test_new_converged_records_change_the_advice_without_a_change_of_code(tmp_path: Path) -> None:
     def write(way: str, accuracies: Sequence[float], is_flat: bool = True) -> None:
-        lines = [{"round": 440, "test_accuracy": a, "capacity_accuracy.1": a} for a in accuracies]
-        full = [{**x, "client_accuracy.worst_quarter": x["test_accuracy"]} for x in lines]
-        runs = [SeedRun(s, [line], 1.0, "0" * 64, is_flat) for s, line in enumerate(full)]
-        record = VariantRecord(f"fashion-1-4-{way}", {}, runs)
-        record.write(tmp_path / f"converged/fashion-1-4-{way}.json")
-        RateTable(record.slug, 150, [(0.02, 0.7), (0.05, 0.8)]).write(tmp_path / "converged")
+        lines = [[score_line(accuracy, 440)] for accuracy in accuracies]
+        kept = record(f"fashion-1-4-{way}", lines, is_flat=is_flat)
+        kept.write(tmp_path / f"converged/{kept.slug}.json")
+        RateTable(kept.slug, 150, [(0.02, 0.7), (0.05, 0.8)]).write(tmp_path / "converged")
 
     case = Case(parse_fleet("1:0.5,1/4:0.5"), Goal.FULL_MODEL)
     write("rolling", [0.80, 0.81, 0.82])

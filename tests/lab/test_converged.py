@@ -19,7 +19,7 @@ from submodel.config import Config, parse, read
 from submodel.config.meaning import differences
 from submodel.errors import ConfigError, SubmodelError
 from submodel.experiments.course import SCORE, Course, FlatRule
-from submodel.experiments.records import SeedRun, VariantRecord, portable, put_together
+from submodel.experiments.records import VariantRecord, portable, put_together
 from submodel.experiments.runner import Job, Runner, describe_machine
 from submodel.prepare.setup import prepare
 from submodel.presentation.style import FRAME, LINES
@@ -53,6 +53,7 @@ from submodel_lab.converged.questions import QUESTIONS, Contrast, OpenQuestion
 from submodel_lab.converged.report import differences_at_equal_loss
 from submodel_lab.paper.experiments import EXPERIMENTS, WAYS, Scale
 from tests.support.jobs import run_in_this_process
+from tests.support.records import record, score_line
 
 TINY: dict[str, Any] = {
     "model": {"name": "mlp", "width": 4},
@@ -135,19 +136,19 @@ def test_a_runner_takes_runs_through_all_stages_and_scores_them_in_full(tmp_path
     assert config.train.rounds == config.local.milestones[0] + 2
     again = runner.job("a", parse(TINY), SHORT, is_scored=True)  # recognised at its end
     assert again.is_finished
-    record = VariantRecord.of("a", [job.folder])
-    (last,) = record.final("worst quarter").items()
+    kept = VariantRecord.of("a", [job.folder])
+    (last,) = kept.final("worst quarter").items()
     assert last[0] == 0
-    sizes = record.final("mean over sizes")[0]
-    first, half = (record.runs[0].lines[-1][f"capacity_accuracy.{c}"] for c in ("1", "0.5"))
+    sizes = kept.final("mean over sizes")[0]
+    first, half = (kept.runs[0].lines[-1][f"capacity_accuracy.{c}"] for c in ("1", "0.5"))
     assert sizes == pytest.approx((first + half) / 2)
-    assert record.final("accuracy")[0] == first
-    assert len(record.runs[0].clients) == 10
+    assert kept.final("accuracy")[0] == first
+    assert len(kept.runs[0].clients) == 10
     effort = job.effort.read()
     assert effort.core_seconds is None or 0.01 < effort.core_seconds < 600  # None: not on Linux
     assert effort.core_seconds is None or effort.machine == describe_machine()
-    record.write(tmp_path / "a.json")
-    assert VariantRecord.read(tmp_path / "a.json") == record
+    kept.write(tmp_path / "a.json")
+    assert VariantRecord.read(tmp_path / "a.json") == kept
 
 
 # the plan
@@ -264,18 +265,16 @@ def test_equal_bytes_are_no_more_than_those_of_the_shortest_run(tiny_setting: Se
 # what is made of lines
 
 
-def seed_run(lines: list[dict[str, float]], seed: int = 0, **values: Any) -> SeedRun:
-    return SeedRun(seed, lines, 1.0, "0" * 64, **values)
-
-
 def test_runs_of_several_lengths_are_put_together_by_their_latest_evaluation() -> None:
     def line(round_: int, accuracy: float) -> dict[str, float]:
         return {"round": round_, "test_accuracy": accuracy, "test_loss": 1.0,
                 "bytes": 10 * round_, "flops": round_}  # fmt: skip
 
-    wide = seed_run([line(2, 0.5), line(4, 0.6)], clients=[(1.0, 0.9), (0.5, 0.1)], is_flat=True)
-    narrow = seed_run([line(2, 0.3), line(6, 0.4)], clients=[(1.0, 0.2), (0.5, 0.7)], is_flat=False)
-    records = {1.0: VariantRecord("a", {}, [wide]), 0.5: VariantRecord("b", {}, [narrow])}
+    wide, narrow = [line(2, 0.5), line(4, 0.6)], [line(2, 0.3), line(6, 0.4)]
+    records = {
+        1.0: record("a", [wide], clients=[(1.0, 0.9), (0.5, 0.1)], is_flat=True),
+        0.5: record("b", [narrow], clients=[(1.0, 0.2), (0.5, 0.7)], is_flat=False),
+    }
     (run,) = put_together("c", records).runs
     assert [(x["round"], x["test_accuracy"], x["bytes"]) for x in run.lines] == [
         (2, 0.5, 40),
@@ -293,7 +292,7 @@ def test_gaps_are_compared_where_train_losses_are_equal() -> None:
         lines = [
             {"round": r, "train_eval_loss": a, "test_loss": b} for r, (a, b) in enumerate(pairs, 1)
         ]
-        return VariantRecord("x", {}, [seed_run(lines)])
+        return record("x", [lines])
 
     slow = curve([(1.0, 1.0), (0.6, 0.7)])
     fast = curve([(0.8, 0.9), (0.4, 0.7), (0.1, 0.9)])
@@ -303,16 +302,12 @@ def test_gaps_are_compared_where_train_losses_are_equal() -> None:
 
 
 def test_measures_of_a_question_are_judged_apart_and_may_be_read_at_an_earlier_round() -> None:
-    def record(way: str, early: float, late: float) -> VariantRecord:
+    def curves(way: str, early: float, late: float) -> VariantRecord:
         pairs = [(100, early), (120, 0.9), (440, late)]
-        runs = [
-            seed_run([{"round": r, "test_accuracy": a + seed / 100} for r, a in pairs], seed)
-            for seed in range(3)
-        ]
-        return VariantRecord(way, {}, runs)
+        return record(way, [[score_line(a + s / 100, r) for r, a in pairs] for s in range(3)])
 
     one, other = Candidate("factors", "rolling"), Candidate("factors", "static")
-    results = {one: record("rolling", 0.3, 0.6), other: record("static", 0.4, 0.5)}
+    results = {one: curves("rolling", 0.3, 0.6), other: curves("static", 0.4, 0.5)}
     contrasts = [
         Contrast("factors", "rolling", "static", measure)
         for measure in ("accuracy", "accuracy at round 110")
@@ -530,26 +525,16 @@ def test_the_record_of_every_planned_run_would_be_recognised() -> None:
                         "train": begin.train.with_values(rounds=count + course.final),
                     }
                 )
-                record = parse(portable(end))
-                assert course.ends_with(record)
-                assert differences(course.begin(record), begin) == {}
+                kept = parse(portable(end))
+                assert course.ends_with(kept)
+                assert differences(course.begin(kept), begin) == {}
             longer = begin.train.with_values(rounds=course.longest + 1)
             assert not course.ends_with(end.model_copy(update={"train": longer}))
 
 
-def record(way: str, accuracies: list[float]) -> tuple[Candidate, VariantRecord]:
-    keys = ("test_accuracy", "capacity_accuracy.1", "capacity_accuracy.0.5")
-    runs = [
-        SeedRun(seed, [{"round": 9, "bytes": 1, "flops": 1, "test_loss": 1.0,
-                        "client_accuracy.worst_quarter": value, **dict.fromkeys(keys, value)}],
-                1.0, "0" * 64)
-        for seed, value in enumerate(accuracies)
-    ]  # fmt: skip
-    return Candidate("cifar-low", way), VariantRecord(way, {}, runs)
-
-
 def claims(rolling: list[float], static: list[float]) -> list[ContrastClaim]:
-    results = dict([record("rolling", rolling), record("static", static)])
+    accuracies = {"rolling": rolling, "static": static}
+    results = {Candidate("cifar-low", way): record(way, a) for way, a in accuracies.items()}
     return claims_of([QUESTIONS["static"]], results)
 
 

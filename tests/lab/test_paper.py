@@ -12,7 +12,7 @@ import pytest
 from submodel.config import parse
 from submodel.config.reading import without_unused
 from submodel.errors import SubmodelError
-from submodel.experiments.records import SeedRun, VariantRecord
+from submodel.experiments.records import VariantRecord
 from submodel.experiments.runner import Runner
 from submodel.experiments.statistics import number
 from submodel.federation.flower.process import is_running, relatives
@@ -24,6 +24,7 @@ from submodel_lab.paper.report import claim_rows, write_experiment
 from submodel_lab.paper.scales import scale_base
 from tests.support.commands import Command
 from tests.support.forked import start_command
+from tests.support.records import record
 
 
 def every_variant(scale: Scale) -> list[Variant]:
@@ -87,17 +88,6 @@ def test_every_way_trains(way: str) -> None:
     assert 0 <= line["test_accuracy"] <= 1
     assert {"train_eval_loss", "train_eval_accuracy"} <= line.keys()
     assert "capacity_accuracy" not in line
-
-
-def record(slug: str, accuracies: list[float]) -> VariantRecord:
-    lines = [
-        {"round": r, "test_loss": 1 - a, "test_accuracy": a,
-         "train_eval_loss": 0.9 - a, "train_eval_accuracy": a + 0.05}
-        for r in (1, 2) for a in accuracies
-    ]  # fmt: skip
-    count = len(accuracies)
-    runs = [SeedRun(s, [lines[s], lines[count + s]], 60.0, "0" * 64) for s in range(count)]
-    return VariantRecord(slug, {"name": slug}, runs)
 
 
 def test_comparisons_are_seed_by_seed_and_losses_count_the_other_way() -> None:

@@ -12,10 +12,9 @@ import torch
 from torch import nn
 
 import submodel
-from submodel.experiments.findings import Findings, WayRecord
-from submodel.experiments.records import SeedRun, VariantRecord
 from submodel.model.cut import WHOLE, CoordinateCut, UnitCut
 from submodel.presentation.tables import card, cell, curve, grid_of_cells, line_of_text, strip
+from tests.support.records import findings_of, score_line
 
 EVIL = "<script>alert('&')</script>"
 
@@ -118,20 +117,11 @@ def test_a_result_and_its_run(result: tuple[submodel.Result, Path]) -> None:
 
 
 def test_a_comparison_names_the_best() -> None:
-    def way(name: str, accuracy: float) -> WayRecord:
-        line = {
-            "round": 7,
-            "test_accuracy": accuracy,
-            "test_loss": 0.5,
-            "bytes": 2e9,
-            "flops": 3e12,
-        }
-        return WayRecord(name, name, VariantRecord("w", {}, [SeedRun(0, [line], 1.0, "0" * 64)]))
-
-    findings = Findings([way("rolling <1>", 0.75), way("static", 0.5)], "7 rounds", "compare")
+    lines = {"rolling <1>": score_line(0.75, 7), "static": score_line(0.5, 7)}
+    findings = findings_of({name: [[line]] for name, line in lines.items()})
     markup = findings._repr_html_()
     shown = texts(markup)
-    assert "Comparison: one seed, 7 rounds" in shown
+    assert "Comparison: one seed, some budget" in shown
     assert "75.0" in shown
     bold = [b.text for b in ElementTree.fromstring(markup).iter("b")]
     assert bold[0] == "rolling <1>"

@@ -14,8 +14,9 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.select import Select
 
 from submodel.report.page import page_data, write_page
-from tests.report.folders import make_comparison, make_run, make_study
 from tests.support.browser import Browser
+from tests.support.records import make_comparison, make_study
+from tests.support.run_folders import make_run
 
 pytestmark = pytest.mark.slow
 

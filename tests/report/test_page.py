@@ -22,8 +22,9 @@ from submodel.report.page import page_data, page_html, write_page
 from submodel.report.page.types import MOST_POINTS
 from submodel.report.plots.series import read_partition
 from submodel_lab.converged.questions import QUESTIONS
-from tests.report.folders import make_comparison, make_run, make_study
 from tests.support.commands import Command
+from tests.support.records import make_comparison, make_study
+from tests.support.run_folders import make_run
 
 RESULTS = Path(__file__).parents[2] / "results"
 PAGE_OF_DOCS = Path(__file__).parents[2] / "docs" / "report.md"

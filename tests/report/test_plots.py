@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 import sys
@@ -14,44 +13,25 @@ import pytest
 from PIL import Image
 
 from submodel.cli.watching import plot_command
-from submodel.config import parse, to_toml
 from submodel.errors import ConfigError, SubmodelError
 from submodel.presentation.style import SINGLE
 from submodel.report.grouping import spell_settings, way_of
 from submodel.report.page import page_data
 from submodel.report.plots.registry import FIGURES, find_figure
 from submodel.report.plots.series import labels_of, read_series
-from tests.report.folders import make_comparison
+from tests.support.records import make_comparison
+from tests.support.run_folders import make_run
 
 RECORDS = Path(__file__).parents[2] / "results" / "compare-rounds"
 OF_RUNS = sorted(FIGURES.keys() - {"partition"})
-
-
-def line(round_: int, seed: int, gain: float) -> dict[str, Any]:
-    accuracy = min(1.0, 0.2 + gain * round_ + 0.01 * seed)
-    return {
-        "round": round_, "train_loss": 2.0 / round_, "clients": 2, "refused": {},
-        "coverage": {"units": 1.0, "weights": 0.9}, "bytes_down": 4_000_000, "bytes_up": 4_000_000,
-        "flops": 10**9, "seconds": {"train": 0.5, "merge": 0.1}, "test_loss": 1.5 / round_,
-        "test_accuracy": accuracy, "capacity_accuracy": {"1": accuracy, "0.25": accuracy / 2},
-    }  # fmt: skip
-
-
-def write_run(folder: Path, scheme: str, seed: int, gain: float = 0.1) -> Path:
-    folder.mkdir()
-    config = parse({"seed": seed, "scheme": {"name": scheme}, "train": {"rounds": 3}})
-    (folder / "config.toml").write_text(to_toml(config))
-    lines = [json.dumps(line(round_, seed, gain)) for round_ in (1, 2, 3)]
-    (folder / "metrics.jsonl").write_text("\n".join(lines) + "\n")
-    return folder
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     base = tmp_path_factory.mktemp("runs")
     return [
-        write_run(base / f"{scheme}-{seed}", scheme, seed, gain)
-        for scheme, gain in (("rolling", 0.1), ("static", 0.05))
+        make_run(base / f"{scheme}-{seed}", seed, scheme, 3, bonus=bonus, every=1).path
+        for scheme, bonus in (("rolling", -0.3), ("static", -0.45))
         for seed in (0, 1)
     ]
 
@@ -60,7 +40,7 @@ def test_seeds_of_one_configuration_are_one_band(runs: list[Path]) -> None:
     series = read_series(runs)
     assert [(one.label, len(one.runs)) for one in series] == [("rolling", 2), ("static", 2)]
     assert series[0].finals("test_accuracy") == pytest.approx([0.5, 0.51])
-    assert series[0].finals("bytes") == [24e6, 24e6]
+    assert series[0].finals("bytes") == [6000, 6003]
 
 
 def test_pages_and_figures_group_runs_alike(
@@ -75,10 +55,10 @@ def test_pages_and_figures_group_runs_alike(
         {"seed": 0, "engine": {"name": "flower"}, "devices": {"transport": "half"}},
         {"seed": 0, "engine": {"name": "flower"}},
     ]
-    paths = [write_run(tmp_path / f"run-{n}", "rolling", 0) for n in range(len(sections))]
-    for path, section in zip(paths, sections, strict=True):
-        config = to_toml(parse({"train": {"rounds": 3}, **section}))
-        (path / "config.toml").write_text(config)
+    paths = [
+        make_run(tmp_path / f"run-{n}", rounds=3, bonus=-0.3, every=1, settings=section).path
+        for n, section in enumerate(sections)
+    ]
     data = page_data(paths, details=False)
     assert [group["runs"] for group in data["groups"]] == [[0, 1, 2, 3], [4], [5]]
     assert [len(one.runs) for one in read_series(paths)] == [4, 1, 1]

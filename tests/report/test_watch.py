@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rich.console import Console, RenderableType
@@ -18,7 +17,7 @@ from submodel.report.live.following import rounds_of, view_run
 from submodel.report.live.screens import experiment_screen, run_screen
 from submodel.report.live.terminal import watch
 from tests.support.commands import Command
-from tests.support.run_folders import evaluated, round_entries, write_run
+from tests.support.run_folders import evaluated, round_entries, write_run, write_summary
 
 ESCAPES = "\x1b[2J\x1b]0;title\x07[bold red]x"
 
@@ -28,12 +27,6 @@ def rendered_lines(screen: RenderableType, width: int) -> list[str]:
     with console.capture() as capture:
         console.print(screen)
     return capture.get().splitlines()
-
-
-def summarise(path: Path, rounds: int, line: dict[str, Any]) -> None:
-    scores = {key: value for key, value in line.items() if key.startswith("test_")}
-    summary = {"rounds": rounds, "model_sha256": "0" * 64, "seconds": 8.0, **scores}
-    (path / "summary.json").write_text(json.dumps(summary), "utf-8")
 
 
 @pytest.mark.parametrize("width", [40, 80, 160])
@@ -117,7 +110,7 @@ def test_a_pipe_gets_a_line_for_every_evaluated_round_through_stop_and_end(tmp_p
         wait_for("running")
         folder.add_metrics(evaluated(4, 0.5))
         wait_for("round 4/4")
-        summarise(path, 4, evaluated(4, 0.5))
+        write_summary(folder, 4, evaluated(4, 0.5))
     watcher.join(timeout=20)
     assert not watcher.is_alive()  # it ends with the run
     assert output.getvalue().splitlines()[-1].endswith("finished")

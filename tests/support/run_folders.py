@@ -7,8 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from submodel.config import parse
 from submodel.runs.folder import RunFolder
+
+CAPACITIES = ("1", "0.5", "0.25")
 
 
 def round_entries(number: int, **more: Any) -> dict[str, Any]:
@@ -42,19 +46,63 @@ def write_run(
 ) -> RunFolder:
     """A run that has come as far as its lines say."""
     folder = RunFolder(path)
-    values = {"name": path.name, **(sections or {})}
+    values = sections or {}
     folder.create(parse({**values, "train": {**values.get("train", {}), "rounds": rounds}}))
     folder.replace_metrics([dict(line) for line in lines])
     if is_finished:
-        scores = {k: v for k, v in lines[-1].items() if k.startswith("test_")}
-        summary = {
-            "name": path.name,
-            "rounds": rounds,
-            **scores,
-            "model_sha256": "0" * 64,
-            "bytes_down": 1000 * rounds,
-            "bytes_up": 500 * rounds,
-            "seconds": 2.0 * rounds,
-        }
-        folder.summary_file.write_text(json.dumps(summary), "utf-8")
+        write_summary(folder, rounds, lines[-1])
     return folder
+
+
+def write_summary(folder: RunFolder, rounds: int, last: Mapping[str, Any]) -> None:
+    """The summary of a run that ends with this line."""
+    summary = {
+        "name": folder.path.name,
+        "rounds": rounds,
+        **{key: value for key, value in last.items() if key.startswith("test_")},
+        "model_sha256": f"{folder.config().seed:064x}",
+        "bytes_down": 1000 * rounds,
+        "bytes_up": 500 * rounds,
+        "seconds": 2.0 * rounds,
+    }
+    folder.summary_file.write_text(json.dumps(summary), "utf-8")
+
+
+def make_run(
+    path: Path,
+    seed: int = 0,
+    scheme: str = "rolling",
+    rounds: int = 12,
+    *,
+    bonus: float = 0.0,
+    every: int = 2,
+    finished_rounds: int | None = None,
+    settings: Mapping[str, Any] | None = None,
+    line: Mapping[str, Any] | None = None,
+) -> RunFolder:
+    """A run whose accuracy is 0.5 + bonus + 0.01 seed + 0.3 round / rounds.
+
+    `line` is laid over its first line.
+    """
+    done_rounds = rounds if finished_rounds is None else finished_rounds
+    noise = np.random.default_rng(seed).normal(size=rounds) * 0.01
+    lines = []
+    for number in range(1, done_rounds + 1):
+        accuracy = 0.5 + bonus + 0.01 * seed + 0.3 * number / rounds
+        entries: dict[str, Any] = {
+            "train_loss": 2.0 - number / rounds + float(noise[number - 1]),
+            "clients": 10,
+            "coverage": {"units": 1.0, "weights": 0.9 + 0.1 * number / rounds},
+            "bytes_down": 1000 + seed,
+            "bytes_up": 1000,
+            "flops": 10**6,
+            "seconds": {"plan": 0.001, "train": 0.1, "merge": 0.01},
+        }
+        if number % every == 0:
+            sizes = {c: accuracy * float(c) ** 0.5 for c in CAPACITIES}
+            lines.append(evaluated(number, accuracy, **entries, capacity_accuracy=sizes))
+        else:
+            lines.append(round_entries(number, **entries))
+    lines[0] |= line or {}
+    sections = {"seed": seed, "scheme": {"name": scheme}, **(settings or {})}
+    return write_run(path, lines, rounds, sections, is_finished=done_rounds == rounds)

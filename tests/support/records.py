@@ -1,0 +1,82 @@
+"""Records of runs, comparisons and studies, written without training anything."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from submodel.experiments.findings import Findings, WayRecord
+from submodel.experiments.records import SeedRun, VariantRecord
+from tests.support.run_folders import make_run
+
+Lines = Sequence[Mapping[str, float]]
+
+
+def score_line(accuracy: float, number: int = 1, **more: float) -> dict[str, float]:
+    """An evaluated round in a record; one accuracy by all measures."""
+    keys = ("test_accuracy", "train_eval_accuracy", "capacity_accuracy.1", "capacity_accuracy.0.5",
+            "client_accuracy.worst_quarter")  # fmt: skip
+    costs = {"round": number, "bytes": 2e9, "flops": 3e12}
+    return {**costs, "test_loss": 1 - accuracy, **dict.fromkeys(keys, accuracy), **more}
+
+
+def record(
+    slug: str, curves: Sequence[float | Lines], seconds: float = 1.0, **values: Any
+) -> VariantRecord:
+    """The record of runs: of each seed its lines, or the accuracy of its only one."""
+    lines = [[score_line(c)] if isinstance(c, float) else [dict(x) for x in c] for c in curves]
+    runs = [SeedRun(seed, x, seconds, "0" * 64, **values) for seed, x in enumerate(lines)]
+    return VariantRecord(slug, {"name": slug}, runs)
+
+
+def findings_of(ways: Mapping[str, Sequence[float | Lines]], seconds: float = 1.0) -> Findings:
+    """What a comparison found: of each way its curves."""
+    records = [
+        WayRecord(name, name, record(name, curves, seconds)) for name, curves in ways.items()
+    ]
+    return Findings(records, "some budget", "a command")
+
+
+def make_comparison(path: Path, seeds: int = 3) -> Path:
+    """Rolling, static and random with their runs; rolling is 0.2 ahead of both."""
+    ways = []
+    for scheme, bonus in (("rolling", 0.2), ("static", 0.0), ("random", 0.002)):
+        folders = [
+            make_run(path / "runs" / scheme / f"seed-{s}", s, scheme, bonus=bonus * (1 + s / 50))
+            for s in range(seeds)
+        ]
+        ways.append(WayRecord(scheme, scheme, VariantRecord.of(scheme, folders)))
+    Findings(ways, "12 rounds each", "submodel compare rolling,static,random").write(
+        path / "records"
+    )
+    return path
+
+
+def make_study(path: Path) -> Path:
+    """A study of one theorem with two settings."""
+    path.mkdir(parents=True)
+    claim: dict[str, Any] = {
+        "source": "Theorem 1",
+        "parameter": "R",
+        "case": "p=1",
+        "quantity": "slope",
+    }
+    claim |= {"estimate": -1.0, "low": -1.1, "high": -0.9, "exact": -1.0, "relation": "<="}
+    claim |= {"limit": -0.9, "verdict": "yes", "conditions": "met"}
+    rows = [
+        {"p": p, "R": r, "gap": 1 / r, "gap low": 0.9 / r, "gap high": 1.1 / r, "bound": 2 / r}
+        for p in (1.0, 0.5)
+        for r in (10, 20, 40)
+    ]
+    content: dict[str, Any] = {
+        "study": "tiny",
+        "title": "A tiny study",
+        "version": "0",
+        "settings": {"p": [1]},
+    }
+    content |= {"claims": [claim], "notes": ["a note"], "failures": [], "rows": rows}
+    (path / "tiny.json").write_text(json.dumps(content), "utf-8")
+    (path / "tiny-claims.csv").write_text("source\n", "utf-8")
+    return path
