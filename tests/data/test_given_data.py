@@ -82,19 +82,19 @@ def test_images_with_a_label_are_data() -> None:
 
 
 WRONG: dict[str, tuple[Any, str]] = {
-    "a part alone": (lambda: hub({"x": X[:, 0], "label": Y})["train"], "^data: a part alone"),
+    "a part alone": (lambda: hub({"x": X[:, 0], "label": Y})["train"], "^data: .*alone"),
     "no test part": (
         lambda: datasets.DatasetDict({"train": hub({"x": X[:, 0], "label": Y})["train"]}),
-        "^data: its splits are train",
+        "^data: .*'train' and 'test'",
     ),
-    "inputs and targets alone": (lambda: (X, Y), "^training data: a ndarray is not a pair"),
+    "inputs and targets alone": (lambda: (X, Y), "^training data: .*ndarray"),
     "words": (
         lambda: hub({"x": ["a"] * 60, "label": Y}),
-        r"^data: column 'x' holds neither .*remove_columns\('x'\)",
+        r"^data: column 'x' .*remove_columns\('x'\)",
     ),
-    "no label": (lambda: hub({"x": X[:, 0], "y": Y}), "^data: no class labels among the columns"),
-    "a label alone": (lambda: hub({"label": Y}), "^data: no column beside 'label'"),
-    "an array of words": (lambda: ((np.array(["a"] * 60), Y), PARTS[1]), "of <U1; give tensors"),
+    "no label": (lambda: hub({"x": X[:, 0], "y": Y}), "^data: .*class labels"),
+    "a label alone": (lambda: hub({"label": Y}), "^data: .*'label' "),
+    "an array of words": (lambda: ((np.array(["a"] * 60), Y), PARTS[1]), " <U1"),
 }
 
 

@@ -70,12 +70,12 @@ def test_a_run_trains_without_them_and_scores_them() -> None:
 @pytest.mark.slow
 def test_it_is_refused_where_it_means_nothing() -> None:
     few = parse({**TINY, "data": {"examples": 20, "held_out": 0.1}})
-    with pytest.raises(ConfigError, match="less than one of any class"):
+    with pytest.raises(ConfigError, match=r"^data\.held_out: 0\.1 .*20 "):
         prepare(few)
-    with pytest.raises(ConfigError, match=r"data\.held_out: devices train on all"):
+    with pytest.raises(ConfigError, match=r"^data\.held_out: devices"):
         prepare(parse({**TINY, "engine": {"name": "flower"}}))
     data = digits()
-    with pytest.raises(ConfigError, match=r"data\.held_out: who has which examples is given"):
+    with pytest.raises(ConfigError, match=r"^data\.held_out: who has"):
         submodel.train(
             nn.Linear(64, 10),
             data,

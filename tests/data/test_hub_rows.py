@@ -124,42 +124,39 @@ def test_class_labels_have_their_names(tmp_path: Path) -> None:
 
 
 BAD: dict[str, dict[str, Any]] = {
-    "data.column: hf:x has no images among its columns text, by, size, kind; set data.column to "
-    "that of texts, or data.target to what is to be told": {},
-    "data.target: is of a table, and data.column of text; leave one out": {
-        "target": "kind", "column": "text"},
-    "data.column: hf:x has no 'words' in row 1, only text, by, size, kind": {"column": "words"},
-    "data.client: hf:x has no 'who' in row 1": {"column": "text", "client": "who"},
-    "hf:x: row 1: size is 0.0, which is no text": {"column": "size"},
-    "data.size: hf:x is taken for text; leave it out": {"column": "text", "size": 3},
-    "data.columns: hf:x is taken for text; leave it out": {"column": "text", "columns": ["by"]},
-    "data.tokens: hf:x is taken for table; leave it out": {"target": "kind", "tokens": "bytes"},
-    "data.target: hf:x has no column 'sort'; it has": {"target": "sort"},
-    "data.columns: hf:x has no column 'age'; it has": {"target": "kind", "columns": ["age"]},
-    "data.kind: column 'kind' holds words, not numbers": {"target": "kind", "kind": "numbers"},
-}  # fmt: skip
+    "data.column: hf:x .*text, by, size, kind.*data.column.*data.target": {},
+    "data.target: .*data.column": {"target": "kind", "column": "text"},
+    "data.column: hf:x .*'words' .*row 1.* text, by, size, kind": {"column": "words"},
+    "data.client: hf:x .*'who' .*row 1": {"column": "text", "client": "who"},
+    "hf:x: row 1: size .*0.0": {"column": "size"},
+    "data.size: hf:x .*text": {"column": "text", "size": 3},
+    "data.columns: hf:x .*text": {"column": "text", "columns": ["by"]},
+    "data.tokens: hf:x .*table": {"target": "kind", "tokens": "bytes"},
+    "data.target: hf:x .*'sort'.* text, by": {"target": "sort"},
+    "data.columns: hf:x .*'age'": {"target": "kind", "columns": ["age"]},
+    "data.kind: column 'kind' ": {"target": "kind", "kind": "numbers"},
+}
 
 
-@pytest.mark.parametrize("sentence", BAD)
-def test_what_does_not_go_together_is_said(tmp_path: Path, sentence: str) -> None:
+@pytest.mark.parametrize("reason", BAD)
+def test_what_does_not_go_together_is_said(tmp_path: Path, reason: str) -> None:
     path = saved(tmp_path / "hub", ROWS)
-    with pytest.raises(SubmodelError) as caught:
-        load_dataset("hf:x", path=path, **BAD[sentence])
-    errors.check("hub rows", BAD[sentence], caught.value)
-    assert sentence in str(caught.value)
+    with pytest.raises(SubmodelError, match=f"^{reason}") as caught:
+        load_dataset("hf:x", path=path, **BAD[reason])
+    errors.check("hub rows", BAD[reason], caught.value)
 
 
 def test_bad_rows(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"data\.test_share: hf:x has a test split"):
+    with pytest.raises(ConfigError, match=r"^data\.test_share: hf:x .*split"):
         load_dataset("hf:x", path=saved(tmp_path / "a", ROWS, ROWS), column="text", test_share=0.3)
     rows = [*ROWS, {**ROWS[0], "size": None, "text": None}]
     path = saved(tmp_path / "b", rows)
-    with pytest.raises(SubmodelError, match="row 31: text is empty; leave such rows out"):
+    with pytest.raises(SubmodelError, match="row 31: text "):
         load_dataset("hf:x", path=path, column="text")
-    with pytest.raises(SubmodelError, match=r"'size' \(1, first in row 31\)"):
+    with pytest.raises(SubmodelError, match=r"'size' \(1, .*31\)"):
         load_dataset("hf:x", path=path, target="kind", columns=["size"])
     lists = saved(tmp_path / "c", [{"a": [1, 2], "b": 1.0}] * 4)
-    with pytest.raises(SubmodelError, match="column 'a' holds neither numbers nor words"):
+    with pytest.raises(SubmodelError, match=r"column 'a' .*numbers"):
         load_dataset("hf:x", path=lists, target="b")
 
 

@@ -54,18 +54,18 @@ def test_an_archive_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "reason"),
     [
-        ("train-images-idx3-ubyte", b"\x89PNG", "not an idx file"),
-        ("train-images-idx3-ubyte", idx(np.zeros((20, 28))), "2 dimensions; want 3"),
-        ("train-images-idx3-ubyte", idx(np.zeros((20, 27, 28))), "not of MNIST"),
-        ("train-images-idx3-ubyte", idx(np.zeros((20, 28, 28)))[:-5], "damaged"),
-        ("t10k-labels-idx1-ubyte", idx(np.zeros(9)), "10 test images, 9 labels"),
-        ("t10k-labels-idx1-ubyte", idx(np.full(10, 77)), "not of MNIST"),
+        ("train-images-idx3-ubyte", b"\x89PNG", "idx file"),
+        ("train-images-idx3-ubyte", idx(np.zeros((20, 28))), "idx3-ubyte: 2 .*3"),
+        ("train-images-idx3-ubyte", idx(np.zeros((20, 27, 28))), "MNIST"),
+        ("train-images-idx3-ubyte", idx(np.zeros((20, 28, 28)))[:-5], ": .*damaged"),
+        ("t10k-labels-idx1-ubyte", idx(np.zeros(9)), ": 10 .*9 "),
+        ("t10k-labels-idx1-ubyte", idx(np.full(10, 77)), "MNIST"),
         (
             "t10k-labels-idx1-ubyte",
             gzip.compress(idx(np.zeros(10)), mtime=0)[:-9],
-            "dimensions|damaged",
+            ": .*(dimensions|damaged)",
         ),
-        ("t10k-labels-idx1-ubyte", None, "no file t10k-labels-idx1-ubyte"),
+        ("t10k-labels-idx1-ubyte", None, "t10k-labels-idx1-ubyte.gz"),
     ],
     ids=range(8),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from typing import Any
@@ -94,9 +95,9 @@ def test_a_client_may_draw_its_own_examples() -> None:
 
 def test_a_partition_that_leaves_a_client_empty_is_refused() -> None:
     for labels_per_client in (None, 3):
-        with pytest.raises(ConfigError, match="examples_per_client"):
+        with pytest.raises(ConfigError, match=r"^clients\.count: .*data\.examples_per_client"):
             shared_out(10**6, labels_per_client, None, seed=0)
-    with pytest.raises(ConfigError, match="11 is more than the 10 classes"):
+    with pytest.raises(ConfigError, match=r"^data\.labels_per_client: 11.* 10 "):
         shared_out(10, 11, None, seed=0)
 
 
@@ -116,7 +117,7 @@ def test_dirichlet_uses_every_example_once_and_leaves_nobody_empty(
     labels: list[int], clients: int, alpha: float, seed: int
 ) -> None:
     if clients > len(labels):
-        with pytest.raises(ConfigError, match="some would have none"):
+        with pytest.raises(ConfigError, match=rf"^clients\.count: {clients}.* {len(labels)} "):
             Dirichlet(np.array(labels), clients, alpha, seed)
         return
     split = Dirichlet(np.array(labels), clients, alpha, seed)
@@ -182,17 +183,17 @@ def test_partitioners_of_flwr_datasets_give_every_example_once(
 
 
 def test_what_a_partitioner_cannot_do_is_said() -> None:
-    with pytest.raises(ConfigError, match=r"data\.partitioner: 'Iid' is not one of .*IidPart"):
+    with pytest.raises(ConfigError, match=r"^data\.partitioner: 'Iid'.*IidPart"):
         flower("Iid")
-    with pytest.raises(ConfigError, match=r"data\.partitioner_options: .*num_classes_per"):
+    with pytest.raises(ConfigError, match=r"^data\.partitioner_options: .*num_classes_per"):
         flower("PathologicalPartitioner")
-    with pytest.raises(ConfigError, match=r"clients\.count: 20, but NaturalId.* makes 10 parts"):
+    with pytest.raises(ConfigError, match=r"^clients\.count: 20.*NaturalId.* 10 "):
         flower("NaturalIdPartitioner")
-    with pytest.raises(ConfigError, match=r"ShardPartitioner gives 2 of 1,442 examples to nobody"):
+    with pytest.raises(ConfigError, match=r"^data\.partitioner: Shard.* 2 .*1,442"):
         flower("ShardPartitioner", num_shards_per_partition=2)
-    with pytest.raises(ConfigError, match=r"gives 1,342 of 1,442 examples to nobody"):
+    with pytest.raises(ConfigError, match=r"^data\.partitioner: Size.* 1,342 .*1,442"):
         flower("SizePartitioner", partition_sizes=[5] * 20)
-    with pytest.raises(ConfigError, match=r"data\.partitioner: SizePartitioner: "):
+    with pytest.raises(ConfigError, match=r"^data\.partitioner: SizePartitioner: "):
         flower("SizePartitioner", partition_sizes=[5000] * 20)
 
 
@@ -200,11 +201,9 @@ def test_parts_that_lose_or_repeat_examples_are_refused() -> None:
     parts = [np.array([0, 1]), np.array([1, 3]), np.array([], dtype=np.int64)]
     with pytest.raises(ConfigError) as caught:
         check_parts(parts, 4, "Some")
-    assert [problem.partition("gives ")[2] or problem for problem in caught.value.problems] == [
-        "1 of 4 examples to nobody, the first is 2",
-        "1 examples to more than one client, the first is 1",
-        "data.partitioner: Some leaves 1 clients without examples, the first is 2",
-    ]
+    wanted = ("1 of 4 .*2$", "1 examples .*1$", "1 clients .*2$")
+    for problem, words in zip(caught.value.problems, wanted, strict=True):
+        assert re.match(f"data.partitioner: Some .*{words}", problem)
 
 
 @pytest.mark.parametrize("partition", ["dirichlet", "flwr"])
@@ -224,12 +223,9 @@ def test_targets_that_are_no_labels_can_only_be_split_at_random() -> None:
     numbers = dataset((x, torch.zeros(5)), (x, torch.zeros(5)))
     for partition in ("labels", "dirichlet"):
         config = parse({"data": {"partition": partition}})
-        with pytest.raises(ConfigError) as caught:
+        words = rf"^data\.partition: {partition!r}.*float32.*\(5,\).*'iid'$"
+        with pytest.raises(ConfigError, match=words):
             split_data(config, numbers)
-        assert caught.value.problems == (
-            f"data.partition: {partition!r} needs class labels, and the targets are float32 of "
-            "shape (5,); use 'iid'",
-        )
 
 
 def test_a_part_is_balanced_nested_and_the_same_for_every_seed() -> None:
@@ -241,7 +237,7 @@ def test_a_part_is_balanced_nested_and_the_same_for_every_seed() -> None:
     assert all(row.numpy().tobytes() in rows for row in small.train.x)
     rare = np.array([0] * 50 + [1] * 2)
     assert np.bincount(rare[choose_balanced(rare, 10, "data.examples")]).tolist() == [8, 2]
-    with pytest.raises(ConfigError, match=r"data\.test_examples: 356 is more than the 355"):
+    with pytest.raises(ConfigError, match=r"^data\.test_examples: 356.* 355"):
         limit(digits(), None, 356)
 
 
@@ -274,11 +270,11 @@ def test_bad_data_is_refused_with_the_example_that_is_bad() -> None:
     for value in (float("nan"), float("inf"), -float("inf")):
         broken = x.clone()
         broken[3, 1] = value
-        with pytest.raises(DataError, match="training data: inputs of example 3 are not finite"):
+        with pytest.raises(DataError, match=r"^training data: inputs .*3"):
             dataset((broken, y), (x, y))
-    with pytest.raises(DataError, match="5 inputs and 4 targets"):
+    with pytest.raises(DataError, match=r"^test data: 5 .*4"):
         dataset((x, y), (x, y[:4]))
-    with pytest.raises(DataError, match="0 inputs"):
+    with pytest.raises(DataError, match=r"^training data: 0 .*0"):
         dataset((x[:0], y[:0]), (x, y))
     with pytest.raises(DataError, match="negative"):
         dataset((x, y - 1), (x, y))

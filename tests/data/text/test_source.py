@@ -90,7 +90,7 @@ def test_other_text_can_be_the_test_part(tmp_path: Path) -> None:
     assert text_of(data, "train", 1) == LINES
     assert text_of(data, "test", 1) == "of b, whom we know"
     assert text_of(data, "test", -1) == "of z, a stranger"
-    with pytest.raises(ConfigError, match=r"data\.test_share: data\.test_path is the test part"):
+    with pytest.raises(ConfigError, match=r"^data\.test_share: .*data\.test_path"):
         parse({"data": {"name": f"text:{path}", "test_path": str(test), "test_share": 0.2}})
 
 
@@ -138,30 +138,25 @@ def make_broken(path: Path) -> None:
 
 
 WRONG: dict[str, tuple[bytes | None, dict[str, Any], type[Exception], str]] = {
-    "missing path": (None, {}, DataError, "no such file or folder"),
-    "empty file": (b"", {}, DataError, "there is no text in it"),
-    "encoding": (b"ab\xff", {}, DataError, r"byte 2 is not utf-8 .*set data\.encoding"),
-    "cut": (b"ab\xc3", {}, DataError, "byte 2 is not utf-8"),
-    "utf-16": (b"abc", {"encoding": "utf-16-le"}, DataError, "byte 2 is not utf-16-le"),
-    "no encoding": (b"abc", {"encoding": "klingon"}, ConfigError, r"data\.encoding: 'klingon'"),
-    "no text encoding": (b"abc", {"encoding": "hex"}, ConfigError, r"data\.encoding: 'hex'"),
-    "column": (b"abc", {"column": "a"}, ConfigError, r"data\.column: goes with \.csv"),
-    "client": (b"abc", {"client": "a"}, ConfigError, r"data\.client: goes with \.csv"),
-    "short": (b"abc", {"length": 4}, ConfigError, r"data\.length: 4 tokens, but .* has 3 bytes"),
-    "endless": (b"ab" * 99, {"length": 10**12}, ConfigError, r"data\.length: 1,000,000,000,000"),
-    "no test part": (b"abcd", {"length": 2}, DataError, "too short: its test part"),
-    "no training part": (
-        b"abcd",
-        {"length": 2, "test_share": 0.9},
-        DataError,
-        "too short: its training part",
-    ),
-    "least": (b"abcd" * 20, {"least": 81}, ConfigError, r"data\.least: 81, but .* than 80 char"),
+    "missing path": (None, {}, DataError, "a.txt: no such"),
+    "empty file": (b"", {}, DataError, "a.txt: .*no text"),
+    "encoding": (b"ab\xff", {}, DataError, r"byte 2 .*utf-8.*data\.encoding"),
+    "cut": (b"ab\xc3", {}, DataError, "byte 2 .*utf-8"),
+    "utf-16": (b"abc", {"encoding": "utf-16-le"}, DataError, "byte 2 .*utf-16-le"),
+    "no encoding": (b"abc", {"encoding": "klingon"}, ConfigError, r"^data\.encoding: 'klingon'"),
+    "no text encoding": (b"abc", {"encoding": "hex"}, ConfigError, r"^data\.encoding: 'hex'"),
+    "column": (b"abc", {"column": "a"}, ConfigError, r"^data\.column: .*\.csv"),
+    "client": (b"abc", {"client": "a"}, ConfigError, r"^data\.client: .*\.csv"),
+    "short": (b"abc", {"length": 4}, ConfigError, r"^data\.length: 4 .*a\.txt.* 3 "),
+    "endless": (b"ab" * 99, {"length": 10**12}, ConfigError, r"^data\.length: 1,000,000,000,000"),
+    "no test part": (b"abcd", {"length": 2}, DataError, "test part"),
+    "no training part": (b"abcd", {"length": 2, "test_share": 0.9}, DataError, "training part"),
+    "least": (b"abcd" * 20, {"least": 81}, ConfigError, r"^data\.least: 81.* 80 "),
     "strange character": (
         b"ab" * 45 + b"abcababcab",
         {"tokens": "characters"},
         DataError,
-        "'c' at character 92: not in the training part",
+        "'c' .*92",
     ),
 }
 
@@ -180,33 +175,31 @@ def test_a_text_that_cannot_be_used_is_named(what: str, tmp_path: Path) -> None:
 
 def test_a_byte_that_is_wrong_is_told_wherever_chunks_end(tmp_path: Path) -> None:
     make_broken(tmp_path / "a.txt")
-    with pytest.raises(DataError, match=r"a\.txt: byte 300,001 is not utf-8"):
+    with pytest.raises(DataError, match=r"a\.txt: byte 300,001 .*utf-8"):
         load_text(tmp_path / "a.txt")
 
 
 def test_an_empty_folder_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "texts").mkdir()
-    with pytest.raises(DataError, match="there is no text in it"):
+    with pytest.raises(DataError, match=r"texts: .*no text"):
         load_text(tmp_path / "texts")
 
 
 UNKNOWN_KEYS: dict[str, dict[str, Any]] = {
-    "data.vocabulary: 'bytes' has no such key; it goes with data.tokens = bpe": {"vocabulary": 300},
-    "data.vocabulary: 255 is less than 256": {"tokens": "bpe", "vocabulary": 255},
-    "data.size: 'text:x' has no such key; it goes with data.name = hf or folder": {"size": 3},
-    "data.lenght: no such key; did you mean 'length'?": {"lenght": 3},
-    "data.tokens: 'byte' is not one of bytes, characters, bpe, file:PATH": {"tokens": "byte"},
-    "data.test_share: 1.0 is not less than 1": {"test_share": 1.0},
+    "data.vocabulary: 'bytes'.*data.tokens = bpe": {"vocabulary": 300},
+    "data.vocabulary: 255.* 256": {"tokens": "bpe", "vocabulary": 255},
+    "data.size: 'text:x'.*data.name = hf or folder": {"size": 3},
+    "data.lenght: .*'length'": {"lenght": 3},
+    "data.tokens: 'byte'.* bytes, characters, bpe, file:PATH": {"tokens": "byte"},
+    "data.test_share: 1.0 .*1.0": {"test_share": 1.0},
 }
 
 
-@pytest.mark.parametrize("sentence", UNKNOWN_KEYS)
-def test_a_key_that_text_does_not_have_is_refused(sentence: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        parse({"data": {"name": "text:x", **UNKNOWN_KEYS[sentence]}})
-    errors.check("keys of text", UNKNOWN_KEYS[sentence], caught.value)
-    (problem,) = caught.value.problems
-    assert problem.startswith(sentence)
+@pytest.mark.parametrize("reason", UNKNOWN_KEYS)
+def test_a_key_that_text_does_not_have_is_refused(reason: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{reason}") as caught:
+        parse({"data": {"name": "text:x", **UNKNOWN_KEYS[reason]}})
+    errors.check("keys of text", UNKNOWN_KEYS[reason], caught.value)
 
 
 def test_a_tokeniser_of_others_is_used_and_held_to_its_vocabulary(
@@ -231,5 +224,5 @@ def test_a_tokeniser_of_others_is_used_and_held_to_its_vocabulary(
     data = load_text(tmp_path / "a.txt", tokens="mine:Mine")
     assert data.text is not None
     assert (data.text.vocabulary, json.loads(data.text.tokens)) == (128, {"tokens": "mine:Mine"})
-    with pytest.raises(DataError, match=r"gave token 120; its vocabulary has 100, from 0"):
+    with pytest.raises(DataError, match=r"a.txt: .* 120.* 100"):
         load_text(tmp_path / "a.txt", tokens="mine:Mine", options={"vocabulary": 100})

@@ -64,11 +64,11 @@ def test_a_column_that_is_not_there_is_named_with_those_that_are(
     suffix: str, tmp_path: Path
 ) -> None:
     path = write(tmp_path, ROWS, suffix)
-    with pytest.raises(ConfigError, match=r"data\.column: .* no 'text' .*only who, said, number"):
+    with pytest.raises(ConfigError, match=r"^data\.column: .*'text'.* who, said, number"):
         load_text(path, column="text")
-    with pytest.raises(ConfigError, match=r"data\.client: .* no 'name' .*only who, said, number"):
+    with pytest.raises(ConfigError, match=r"^data\.client: .*'name'.* who, said, number"):
         load_text(path, column="said", client="name")
-    with pytest.raises(ConfigError, match=r"data\.column: which column of .*rows"):
+    with pytest.raises(ConfigError, match=r"^data\.column: .*rows"):
         load_text(path)
 
 
@@ -78,10 +78,10 @@ def test_a_row_without_text_or_client_is_an_error_with_its_number(
 ) -> None:
     empty = "" if suffix == ".csv" else None
     rows = [*ROWS[:2], {"who": "bob", "said": empty, "number": 1}]
-    with pytest.raises(DataError, match="row 3: said is empty"):
+    with pytest.raises(DataError, match="row 3: said"):
         load_text(write(tmp_path, rows, suffix), column="said")
     rows = [*ROWS[:3], {"who": empty, "said": "something", "number": 1}]
-    with pytest.raises(DataError, match="row 4: who is empty"):
+    with pytest.raises(DataError, match="row 4: who"):
         load_text(write(tmp_path, rows, suffix), column="said", client="who")
 
 
@@ -89,12 +89,12 @@ def test_what_is_no_text_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     for content, said in {
         '{"said": NaN}': "row 1: said is empty",
-        '{"said": "a"}\n{"said": 3}': "row 2: said is 3, which is no text",
-        '{"said": "a\\ud800"}': "row 1: said holds half a character",
-        '{"said": "a"}\n{"said"': "line 2 is not JSON",
-        '["said"]': "line 1 is not an object",
-        "[" * 100_000: "line 1 is not JSON",
-        "": "there is no text in it",
+        '{"said": "a"}\n{"said": 3}': "row 2: said .*3",
+        '{"said": "a\\ud800"}': "row 1: said .*character",
+        '{"said": "a"}\n{"said"': "line 2 .*JSON",
+        '["said"]': "line 1 .*object",
+        "[" * 100_000: "line 1 .*JSON",
+        "": "rows.jsonl: .*no text",
     }.items():
         path.write_text(content)
         with pytest.raises(DataError, match=said):
@@ -105,16 +105,16 @@ def test_a_client_without_a_name_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     for value in ('""', "true", "[1]", "1.5"):
         path.write_text(f'{{"said": "a", "who": {value}}}')
-        with pytest.raises(DataError, match=r"row 1: who is .*; want a name or a number"):
+        with pytest.raises(DataError, match=r"row 1: who .*name .*number"):
             load_text(path, column="said", client="who")
 
 
 def test_a_csv_file_that_is_damaged_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     for content, said in {
-        "who,said\nbob,one\nalice\n": "row 2 has 1 entries, not 2",
-        "said,said\na,b\n": "two columns of one name",
-        'said\n"abc': "cannot be read",
+        "who,said\nbob,one\nalice\n": "row 2 .*1.*2",
+        "said,said\na,b\n": "two columns",
+        'said\n"abc': "rows.csv: .*read",
     }.items():
         path.write_text(content)
         with pytest.raises(DataError, match=said):
@@ -132,7 +132,7 @@ def test_a_long_cell_is_read(tmp_path: Path) -> None:
 def test_a_parquet_file_that_is_none_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "rows.parquet"
     path.write_bytes(b"PAR1 but no more")
-    with pytest.raises(DataError, match="cannot be read"):
+    with pytest.raises(DataError, match=r"rows.parquet: .*read"):
         load_text(path, column="said")
-    with pytest.raises(ConfigError, match=r"data\.encoding"):
+    with pytest.raises(ConfigError, match=r"^data\.encoding"):
         load_text(write(tmp_path, ROWS, ".parquet"), column="said", encoding="latin-1")

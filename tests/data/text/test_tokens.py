@@ -75,7 +75,7 @@ def test_bpe_has_as_many_tokens_as_asked_for_and_merges_what_is_common() -> None
     assert BPE.vocabulary <= 300
     assert len(BPE.encode(TEXT)) < len(BYTES.encode(TEXT)) / 3
     assert len(make("bpe", vocabulary=256).encode("né")) == 3  # bytes, without any pair
-    with pytest.raises(ValueError, match="greater than or equal to 256"):
+    with pytest.raises(ValueError, match="256"):
         make("bpe", vocabulary=255)
 
 
@@ -101,7 +101,7 @@ def test_a_strange_character_is_an_error_where_training_has_none_that_is_rare() 
     with pytest.raises(NoTokenError) as caught:
         tokens.encode("ab?a")
     assert (caught.value.piece, caught.value.position) == ("?", 2)
-    with pytest.raises(DataError, match="none twice"):
+    with pytest.raises(DataError, match="twice"):
         make("characters", "abc")
 
 
@@ -123,7 +123,7 @@ BAD_JSON = {
 
 @pytest.mark.parametrize("what", BAD_JSON)
 def test_json_that_is_no_tokeniser_of_ours_is_refused(what: str) -> None:
-    with pytest.raises(DataError, match="not a tokeniser"):
+    with pytest.raises(DataError, match=r"^not a tokeniser"):
         read_tokens(BAD_JSON[what])
 
 
@@ -172,19 +172,19 @@ def test_text_that_a_file_has_no_token_for_is_an_error_with_its_place(tmp_path: 
         tokens.encode("ab xa")
     assert (caught.value.piece, caught.value.position) == ("x", 3)
     path = words(tmp_path / "words.json", {"the": 0}, None)
-    with pytest.raises(DataError, match="tokeniser fails"):
+    with pytest.raises(DataError, match=r"^data.tokens: .*WordLevel"):
         make(f"file:{path}").encode("the dog")
 
 
 BAD_FILES = {
-    "no such file": (None, "No such file"),
-    "not JSON": ("{", "not a tokeniser"),
-    "not text": (b"\xff\xfe", "not a text file"),
-    "another JSON": ('{"a": 1}', "not a tokeniser"),
+    "no such file": (None, "No such"),
+    "not JSON": ("{", "tokeniser"),
+    "not text": (b"\xff\xfe", " text"),
+    "another JSON": ('{"a": 1}', "tokeniser"),
     "no tokens": (Tokenizer(models.BPE()).to_str(), "0 tokens"),
     "too many": (
         '{"model": {"type": "WordLevel", "vocab": {"a": 2147483648}, "unk_token": "a"}}',
-        "2,147,483,649 tokens",
+        "2,147,483,649",
     ),
 }
 
@@ -195,10 +195,9 @@ def test_a_file_that_is_no_tokeniser_is_named(what: str, tmp_path: Path) -> None
     path = tmp_path / "tokenizer.json"
     if content is not None:
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    with pytest.raises(ConfigError, match=said) as caught:
+    with pytest.raises(ConfigError, match=rf"^data\.tokens: {path}: .*{said}") as caught:
         make(f"file:{path}")
     errors.check("tokeniser", what, caught.value)
-    assert str(caught.value).startswith(f"data.tokens: {path}: ")
 
 
 def test_characters_are_those_of_the_training_part_alone() -> None:

@@ -158,7 +158,7 @@ def test_files_that_are_kept_and_damaged_are_named(
         whole = (folder / name).read_bytes()
         for content in (whole[: len(whole) // 2], b"", b"\x93NUMPY\x01\x00", b"{}"):
             (folder / name).write_bytes(content)
-            with pytest.raises(DataError, match=f"{name}: damaged .*delete {folder}"):
+            with pytest.raises(DataError, match=rf"{name}: .*{folder}$"):
                 load_large(path, monkeypatch)
         (folder / name).write_bytes(whole)
     load_large(path, monkeypatch)
@@ -168,7 +168,7 @@ def test_nothing_is_kept_of_a_text_that_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = folder_of(tmp_path, {"a.txt": "ab" * 45 + "abcababcab"}) / "a.txt"
-    with pytest.raises(DataError, match="'c' at character 92"):
+    with pytest.raises(DataError, match=r"'c' .*92"):
         load_large(path, monkeypatch, tokens="characters")
     assert folders(tmp_path) == []
 
