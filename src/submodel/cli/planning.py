@@ -269,12 +269,22 @@ def data_command(
         picture: the file of --out; null without it
     """
     from submodel.config import read
-    from submodel.presentation.style import DOUBLE, SINGLE, format_of, save_figure
-    from submodel.report import partition as words
-    from submodel.report.plots.figures import MOST_NAMES, draw_partition
-    from submodel.report.plots.series import MOST_CLIENTS, LabelShares
+    from submodel.presentation.style import format_of
+    from submodel.report.partition import (
+        data_of,
+        describe_shares,
+        draw_shares,
+        plain_shares,
+        share_out,
+    )
 
+    if out is not None:
+        if out.is_dir():
+            raise ConfigError(f"--out: {out} is a folder; give the file of a picture")
+        format_of(out)
+    file = Path(name) if name.endswith(".toml") else None
     short_settings = {
+        "data.name": name if file is None else None,
         "data.path": path,
         "data.source": source,
         "clients.count": clients,
@@ -283,52 +293,21 @@ def data_command(
         "data.labels_per_client": labels_per_client,
         "data.alpha": alpha,
     }
-    if out is not None:
-        if out.is_dir():
-            raise ConfigError(f"--out: {out} is a folder; give the file of a picture")
-        format_of(out)
-    file = Path(name) if name.endswith(".toml") else None
-    overrides = [] if file else [f"data.name={_quote(name)}"]
-    overrides += [
-        f"{key}={value if isinstance(value, int | float) else _quote(str(value))}"
-        for key, value in short_settings.items()
-        if value is not None
-    ]
+    overrides = [f"{key}={_toml(v)}" for key, v in short_settings.items() if v is not None]
     config = read(file, [*overrides, *(settings or [])])
-    shares = words.share_out(config, words.data_of(config))
-    config, dataset = shares.config, shares.data
-    if out is not None and dataset.classes is None:
-        raise ConfigError(f"--out: {config.data.name} has no classes to draw; leave it out")
-    count = min(shares.clients, MOST_CLIENTS)
-    of = "" if count == shares.clients else f", of which the first {count:,} are shown"
-    counts = shares.label_counts(count)
-    if out is not None and counts is not None:
-        title = f"{config.data.name}: {config.data.partition}, {shares.clients:,} clients{of}"
-        width = SINGLE if counts.shape[1] <= MOST_NAMES else DOUBLE
-        save_figure(draw_partition(LabelShares(title, counts), width), out, dpi=300)
+    shares = share_out(config, data_of(config))
+    if out is not None:
+        draw_shares(shares, out)
     if as_json:
-        content = words.plain_data(shares, counts, count)
-        print_json(
-            {
-                "name": config.data.name,
-                **content,
-                "partition": config.data.partition,
-                "clients": shares.clients,
-                "picture": out,
-            }
-        )
+        print_json({**plain_shares(shares), "picture": out})
         return
-    print(config.data.name)
-    print("\n".join(f"  {line}" for line in words.describe_data(dataset)))
-    print(f"partition {config.data.partition} over {shares.clients:,} clients{of}")
-    if counts is None:
-        print(f"  {words.describe_sizes(shares.partition, count)}")
-        return
-    print("\n".join(f"  {line}" for line in words.describe_partition(counts)))
+    print("\n".join(describe_shares(shares)))
     if out is not None:
         print(f"picture: {out}")
 
 
-def _quote(text: str) -> str:
-    """The text as a TOML string, so that a setting takes it literally."""
-    return json.dumps(text, ensure_ascii=False)
+def _toml(value: object) -> str:
+    """A number as it is, all else as a TOML string, so that a setting takes it literally."""
+    if isinstance(value, int | float):
+        return str(value)
+    return json.dumps(str(value), ensure_ascii=False)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,10 +16,12 @@ from submodel.config.meaning import paths_in
 from submodel.data import Dataset, Partition
 from submodel.data.cache import without_fetching
 from submodel.data.examples import hold_out
-from submodel.errors import DataError
+from submodel.errors import ConfigError, DataError
 from submodel.model.inputs import first_column
 from submodel.prepare.objective import settle_clients
 from submodel.prepare.parts import load_data, split_data
+from submodel.presentation.style import DOUBLE, SINGLE, save_figure
+from submodel.report.plots.series import MOST_CLIENTS, LabelShares
 from submodel.runs.data_record import data_differences, read_record
 from submodel.runs.folder import RunFolder
 
@@ -56,11 +60,24 @@ class Shares:
         """How many clients there are."""
         return self.config.clients.client_count
 
-    def label_counts(self, clients: int) -> NDArray[np.int64] | None:
-        """`count_labels` of the first clients; None without classes."""
+    @property
+    def shown(self) -> int:
+        """How many clients are shown: the first ones, as many as a picture has rows for."""
+        return min(self.clients, MOST_CLIENTS)
+
+    @cached_property
+    def label_counts(self) -> NDArray[np.int64] | None:
+        """`count_labels` of the clients that are shown; None without classes."""
         if self.data.classes is None:
             return None
-        return count_labels(self.partition, self.data.train.y.numpy(), self.data.classes, clients)
+        labels = self.data.train.y.numpy()
+        return count_labels(self.partition, labels, self.data.classes, self.shown)
+
+    @property
+    def extent(self) -> str:
+        """The number of clients, and of those that are shown."""
+        of = f", of which the first {self.shown:,} are shown" if self.shown < self.clients else ""
+        return f"{self.clients:,} clients{of}"
 
 
 def share_out(config: Config, data: Dataset) -> Shares:
@@ -152,17 +169,47 @@ def _per_client(what: str, values: NDArray[np.int64]) -> str:
     )
 
 
-def plain_data(shares: Shares, counts: NDArray[np.int64] | None, clients: int) -> dict[str, Any]:
-    """A dataset and the shares of the first clients, as plain values."""
-    data = shares.data
+def describe_shares(shares: Shares) -> list[str]:
+    """The data and who has what of it, as lines of the terminal."""
+    config, counts = shares.config, shares.label_counts
+    if counts is None:
+        partition_lines = [describe_sizes(shares.partition, shares.shown)]
+    else:
+        partition_lines = describe_partition(counts)
+    return [
+        config.data.name,
+        *(f"  {line}" for line in describe_data(shares.data)),
+        f"partition {config.data.partition} over {shares.extent}",
+        *(f"  {line}" for line in partition_lines),
+    ]
+
+
+def draw_shares(shares: Shares, out: Path) -> None:
+    """Draw the shown clients by labels; raises `ConfigError` for data without classes."""
+    from submodel.report.plots.figures import MOST_NAMES, draw_partition
+
+    config, counts = shares.config, shares.label_counts
+    if counts is None:
+        raise ConfigError(f"--out: {config.data.name} has no classes to draw; leave it out")
+    title = f"{config.data.name}: {config.data.partition}, {shares.extent}"
+    width = SINGLE if counts.shape[1] <= MOST_NAMES else DOUBLE
+    save_figure(draw_partition(LabelShares(title, counts), width), out, dpi=300)
+
+
+def plain_shares(shares: Shares) -> dict[str, Any]:
+    """A dataset and the shares of the shown clients, as plain values."""
+    config, data, counts = shares.config, shares.data, shares.label_counts
     return {
+        "name": config.data.name,
         "inputs": list(data.inputs),
         "classes": data.classes,
         "train": len(data.train),
         "test": len(data.test),
         "held_out": 0 if data.held_out is None else len(data.held_out),
-        "examples_per_client": _sizes(shares.partition, clients),
+        "examples_per_client": _sizes(shares.partition, shares.shown),
         "labels_per_client": None if counts is None else counts.tolist(),
+        "partition": config.data.partition,
+        "clients": shares.clients,
     }
 
 

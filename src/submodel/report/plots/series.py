@@ -197,7 +197,7 @@ def read_partition(paths: Sequence[Path]) -> LabelShares:
     folder = RunFolder(paths[0])
     config = folder.config()
     shares = share_out(config, data_of_run(folder, config))
-    counts = shares.label_counts(min(shares.clients, MOST_CLIENTS))
+    counts = shares.label_counts
     if counts is None:
         raise SubmodelError(f"{paths[0]}: its data has no labels to tell clients apart by")
     return LabelShares(f"{config.data.name}: {config.data.partition}", counts)
