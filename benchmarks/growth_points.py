@@ -22,7 +22,7 @@ from submodel.config import Config, parse
 from submodel.data import Dataset
 from submodel.data.examples import Examples
 from submodel.data.facts import TextFacts
-from submodel.model.capacity import units_held
+from submodel.model.axes.declare import units_held
 from submodel.prepare.setup import prepare
 from submodel.schemes import Draw, Mask, Scheme
 

@@ -19,8 +19,7 @@ from submodel.report.live.following import snapshot
 from submodel.report.live.terminal import show_once
 from submodel.report.page import page_data
 from submodel.report.plots.registry import FIGURES
-from submodel.runs.folder import RunFolder
-from submodel.runs.scoring import FullScores
+from submodel.runs.folder import FullScores, RunFolder
 from tests.deep import mutate
 from tests.deep.reader import Reader
 from tests.support.records import make_comparison, make_study

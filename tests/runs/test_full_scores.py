@@ -11,10 +11,9 @@ import submodel
 from submodel.config import parse
 from submodel.errors import SubmodelError
 from submodel.prepare.setup import prepare
-from submodel.runs.folder import RunFolder
+from submodel.runs.folder import RunFolder, read_full_scores
 from submodel.runs.loop import run_rounds
 from submodel.runs.metrics import TEST_BATCH_KEY
-from submodel.runs.scoring import read_full_scores
 from submodel.runs.training import Training
 
 

@@ -17,8 +17,7 @@ import submodel as package
 from submodel.errors import SubmodelError
 from submodel.model.axes import Axes, trace
 from submodel.model.build import build_module
-from submodel.model.capacity import prefix_cut
-from submodel.model.cut import UnitCut
+from submodel.model.cut import UnitCut, prefix_cut
 from submodel.model.inputs import Inputs, call
 from submodel.model.zoo import factorised
 from submodel.runs.export import write_pretrained

@@ -39,7 +39,7 @@ def _train(
     from submodel.heap import give_back
     from submodel.prepare.engine import choose_engine
     from submodel.prepare.findings import findings_of, pass_on, passed_findings
-    from submodel.prepare.objective import keep_clients
+    from submodel.prepare.parts import keep_clients
     from submodel.prepare.setup import prepare
     from submodel.runs.loop import run_rounds
     from submodel.runs.training import Training

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from fractions import Fraction
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, WrapValidator, field_validator, model_validator
@@ -406,6 +408,18 @@ class TrainSection(Section):
     trackers: Annotated[list[str], WrapValidator(TRACKERS.check_names)] = Field(
         [], description=f"where metrics go, too: {TRACKERS.describe()}"
     )
+
+    @property
+    def finishing_round(self) -> int | None:
+        """The round that finishing begins with, from 0; None: it never does.
+
+        >>> TrainSection(rounds=10, finish="1/4").finishing_round, TrainSection().finishing_round
+        (7, None)
+        """
+        if self.finish is None:
+            return None
+        share = Fraction(self.finish).limit_denominator(1 << 20)
+        return self.rounds - math.ceil(share * self.rounds)
 
 
 class EngineSection(ChoosingSection):

@@ -11,9 +11,8 @@ from submodel.algorithm.types import Assignment, Setup
 from submodel.local.training import batch_length, count_steps
 from submodel.model.budget import activation_bytes
 from submodel.model.build import tensors_of
-from submodel.model.capacity import prefix_cut
 from submodel.model.cost import BACKWARD, CostModel
-from submodel.model.cut import Cut, count_values
+from submodel.model.cut import Cut, count_values, prefix_cut
 from submodel.model.travel import size_in_bytes
 from submodel.schemes import Draw, Static
 from submodel.schemes.draw import draw_coordinates

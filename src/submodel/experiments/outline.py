@@ -20,6 +20,7 @@ from filelock import FileLock, Timeout
 from pydantic import TypeAdapter
 
 from submodel.files import UnreadableError, read_typed, write_text
+from submodel.runs.folder import is_run
 from submodel.runs.outline import LockTable, RunOutline, RunState, read_outline
 
 PROGRESS_FILE = "progress.json"
@@ -180,11 +181,6 @@ def read_experiment(path: Path, locks: LockTable | None = None) -> ExperimentOut
     runs = [read_outline(run, locks) for run in _runs_below(path / "runs")]
     is_at_work = locks.holds(lock_file(path))
     return ExperimentOutline(path, runs, ExperimentProgress.read(path), is_at_work)
-
-
-def is_run(path: Path) -> bool:
-    """Whether a folder is that of a run."""
-    return (path / "config.toml").is_file()
 
 
 def is_experiment(path: Path) -> bool:

@@ -16,7 +16,7 @@ from pydantic import AfterValidator, Field, TypeAdapter
 from submodel.config import Config
 from submodel.errors import SubmodelError
 from submodel.files import JsonNumber, read_typed, write_text
-from submodel.runs.folder import RunFolder
+from submodel.runs.folder import RunFolder, read_full_scores
 from submodel.runs.metrics import TEST_BATCH_KEY, Metrics, flat
 
 _TABLES = ("capacity_accuracy.", "client_accuracy.mean", "client_accuracy.worst_quarter")
@@ -88,8 +88,6 @@ class VariantRecord:
     @classmethod
     def of(cls, slug: str, folders: Sequence[RunFolder]) -> VariantRecord:
         """Read finished runs, seed by seed."""
-        from submodel.runs.scoring import read_full_scores  # PyTorch: not for records alone
-
         runs = []
         for folder in folders:
             summary, config = folder.summary(), folder.config()

@@ -22,9 +22,8 @@ from submodel.experiments.course import Course
 from submodel.experiments.outline import ExperimentProgress, PlannedRun, work_shown
 from submodel.experiments.records import VariantRecord
 from submodel.extras import needs_extra
-from submodel.runs.folder import RunFolder
+from submodel.runs.folder import RunFolder, read_full_scores
 from submodel.runs.loop import Interruption
-from submodel.runs.scoring import read_full_scores
 
 _POLL, _TELL = 0.02, 0.5  # seconds
 _DIVERGENCE = " may help"  # how the errors of runs that diverged end

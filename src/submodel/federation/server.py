@@ -27,8 +27,7 @@ from submodel.federation.roster import Roster
 from submodel.federation.wire import WireError, read_moments
 from submodel.model.axes.declare import axes_fingerprint
 from submodel.model.build import tensors_of
-from submodel.model.capacity import prefix_cut
-from submodel.model.cut import Cut, count_values, gather
+from submodel.model.cut import Cut, count_values, gather, prefix_cut
 from submodel.model.norm import StaticBatchNorm
 from submodel.prepare.objective import settle
 from submodel.runs.training import Training

@@ -5,11 +5,10 @@ from typing import TYPE_CHECKING
 from submodel.lazy import lazily
 
 if TYPE_CHECKING:
-    from submodel.model.axes.declare import Axes, declare
+    from submodel.model.axes.declare import Axes, declare, units_held
     from submodel.model.axes.tracer import trace
-    from submodel.model.capacity import prefix_cut, units_held
     from submodel.model.cost import BACKWARD, CostModel
-    from submodel.model.cut import COORDINATES
+    from submodel.model.cut import COORDINATES, prefix_cut
     from submodel.model.inspect import inspect_axes, subject
     from submodel.model.zoo import ModelContext, make_model
 
@@ -20,11 +19,10 @@ __all__ = [
 __getattr__ = lazily(
     __name__,
     {
-        "submodel.model.axes.declare": "Axes declare",
+        "submodel.model.axes.declare": "Axes declare units_held",
         "submodel.model.axes.tracer": "trace",
-        "submodel.model.capacity": "prefix_cut units_held",
         "submodel.model.cost": "BACKWARD CostModel",
-        "submodel.model.cut": "COORDINATES",
+        "submodel.model.cut": "COORDINATES prefix_cut",
         "submodel.model.inspect": "inspect_axes subject",
         "submodel.model.zoo": "ModelContext make_model",
     },

@@ -13,9 +13,8 @@ from torch import Tensor, nn
 from submodel.amounts import si
 from submodel.model.axes import Axes
 from submodel.model.axes.forward import run
-from submodel.model.capacity import prefix_cut
 from submodel.model.cost import BACKWARD, CostModel
-from submodel.model.cut import UnitCut
+from submodel.model.cut import UnitCut, prefix_cut
 from submodel.model.inputs import Inputs
 from submodel.model.meta import Shapes
 from submodel.model.travel import travel_of

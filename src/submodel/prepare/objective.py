@@ -9,14 +9,13 @@ from dataclasses import replace
 from torch import nn
 
 from submodel.algorithm.score import BATCH
-from submodel.algorithm.types import Setup
-from submodel.config import Config, parse
+from submodel.config import Config
 from submodel.data import Dataset, Partition
 from submodel.data.partitions import DEFAULT_LABELS, Natural
 from submodel.data.parts import are_labels, count_classes
 from submodel.errors import ConfigError
 from submodel.prepare.fit import metric_problems, simplify
-from submodel.prepare.parts import split_data
+from submodel.prepare.parts import settle_clients
 from submodel.tasks.base import LOSS, TaskContext, TaskKind, task_for
 from submodel.tasks.loss import Loss
 from submodel.tasks.metrics import MetricContext
@@ -24,7 +23,6 @@ from submodel.tasks.registry import LOSSES, METRICS, TASKS, AbsentLabels
 
 _log = logging.getLogger(__name__)
 _TRIED = 2  # examples
-_FEWEST_CLIENTS, _EXAMPLES_EACH = 2, 8  # where the data is too small for the default number
 
 
 def make_task(config: Config, data: Dataset, loss: Loss | None = None) -> TaskKind:
@@ -97,59 +95,6 @@ def settle(config: Config, data: Dataset, is_plain: bool, split: bool = True) ->
         local = config.local.model_copy(update={"absent_labels": absent})
         config = config.model_copy(update={"local": local})
     return settle_clients(config, data) if split else config
-
-
-def settle_clients(config: Config, data: Dataset) -> Config:
-    """The configuration with as many clients as the data names, or as its size allows.
-
-    A number of clients that it has stays.
-    """
-    config = settle_natural(config, None if data.owners is None else len(data.owners))
-    if config.clients.count is not None or config.engine.name == "flower":
-        return config  # devices bring data of their own
-    most = max(_FEWEST_CLIENTS, min(config.clients.client_count, len(data.train) // _EXAMPLES_EACH))
-    for count in (None, *range(most, _FEWEST_CLIENTS - 1, -1)):
-        fitting = config if count is None else _with_count(config, count)
-        try:
-            split_data(fitting, data)
-        except ConfigError as error:
-            if not all(problem.startswith("clients.count:") for problem in error.problems):
-                return config  # no number of clients would help
-        else:
-            return fitting
-    return fitting
-
-
-def settle_natural(config: Config, owners: int | None) -> Config:
-    """The configuration with as many clients as the data names, if it is shared out by them.
-
-    A number of clients that it has stays; ``owners`` is None where the data names none.
-    """
-    partition = config.data.partition
-    natural = partition == "natural" or (partition == "auto" and config.data.asks_for_natural)
-    if owners is None or not natural or config.clients.count is not None:
-        return config
-    return _with_count(config, owners)
-
-
-def _with_count(config: Config, count: int) -> Config:
-    """The configuration with a number of clients, and no more than these in a round."""
-    clients = config.clients.model_dump(exclude_unset=True)
-    if config.clients.per_round == type(config.clients).model_fields["per_round"].default:
-        clients["per_round"] = min(config.clients.sample_size, count)
-    section = parse({"clients": {**clients, "count": count}}).clients
-    return config.model_copy(update={"clients": section})
-
-
-def keep_clients(config: Config, setup: Setup) -> Config:
-    """The configuration that is saved: with the number of clients where its data is small."""
-    population = setup.population
-    is_natural = isinstance(getattr(setup.clients, "partition", None), Natural)
-    if config.clients.count is not None or is_natural:
-        return config
-    if population.count == config.clients.client_count:
-        return config
-    return _with_count(config, population.count)
 
 
 def default_lines(given: Config, settled: Config, partition: Partition) -> list[str]:

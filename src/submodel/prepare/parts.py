@@ -9,10 +9,10 @@ from torch import nn
 
 from submodel.algorithm.registry import PROJECTIONS, RULES, STEPS
 from submodel.algorithm.types import Clients, Setup
-from submodel.config import AxesSection, Config
+from submodel.config import AxesSection, Config, parse
 from submodel.data import Dataset, Partition, Population, limit
 from submodel.data.augmentations import Augmentations, AugmentContext
-from submodel.data.partitions import PartitionContext
+from submodel.data.partitions import Natural, PartitionContext
 from submodel.data.registry import AUGMENTATIONS, PARTITIONS, SOURCES
 from submodel.data.sources import SourceContext
 from submodel.errors import ConfigError, refuse
@@ -40,6 +40,7 @@ from submodel.schemes.registry import SCHEMES
 from submodel.schemes.rolling import Static
 from submodel.tasks.base import TaskKind
 
+_FEWEST_CLIENTS, _EXAMPLES_EACH = 2, 8  # where the data is too small for the default number
 AXIS_CHANGES = ("freeze", "tie", "whole", "cut")
 """Keys of the section ``axes`` that change what is traced."""
 
@@ -61,6 +62,59 @@ def split_data(config: Config, data: Dataset) -> Partition:
     """Partition the training examples; raises `ConfigError` where a client would have none."""
     context = partition_context(config, data)
     return PARTITIONS.find(config.data.partition).make(config.data, context)
+
+
+def settle_clients(config: Config, data: Dataset) -> Config:
+    """The configuration with as many clients as the data names, or as its size allows.
+
+    A number of clients that it has stays.
+    """
+    config = settle_natural(config, None if data.owners is None else len(data.owners))
+    if config.clients.count is not None or config.engine.name == "flower":
+        return config  # devices bring data of their own
+    most = max(_FEWEST_CLIENTS, min(config.clients.client_count, len(data.train) // _EXAMPLES_EACH))
+    for count in (None, *range(most, _FEWEST_CLIENTS - 1, -1)):
+        fitting = config if count is None else _with_count(config, count)
+        try:
+            split_data(fitting, data)
+        except ConfigError as error:
+            if not all(problem.startswith("clients.count:") for problem in error.problems):
+                return config  # no number of clients would help
+        else:
+            return fitting
+    return fitting
+
+
+def settle_natural(config: Config, owners: int | None) -> Config:
+    """The configuration with as many clients as the data names, if it is shared out by them.
+
+    A number of clients that it has stays; ``owners`` is None where the data names none.
+    """
+    partition = config.data.partition
+    natural = partition == "natural" or (partition == "auto" and config.data.asks_for_natural)
+    if owners is None or not natural or config.clients.count is not None:
+        return config
+    return _with_count(config, owners)
+
+
+def _with_count(config: Config, count: int) -> Config:
+    """The configuration with a number of clients, and no more than these in a round."""
+    clients = config.clients.model_dump(exclude_unset=True)
+    if config.clients.per_round == type(config.clients).model_fields["per_round"].default:
+        clients["per_round"] = min(config.clients.sample_size, count)
+    section = parse({"clients": {**clients, "count": count}}).clients
+    return config.model_copy(update={"clients": section})
+
+
+def keep_clients(config: Config, setup: Setup) -> Config:
+    """The configuration that is saved: with the number of clients where its data is small."""
+    population = setup.population
+    is_natural = isinstance(getattr(setup.clients, "partition", None), Natural)
+    if config.clients.count is not None or is_natural:
+        return config
+    if population.count == config.clients.client_count:
+        return config
+    return _with_count(config, population.count)
 
 
 def partition_context(config: Config, data: Dataset) -> PartitionContext:

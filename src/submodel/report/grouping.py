@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 from submodel.config.meaning import CHANGEABLE
 from submodel.errors import plain
-from submodel.experiments.outline import is_run
 from submodel.experiments.records import COMPARISON_FILE, record_files
+from submodel.runs.folder import is_run
 
 Kind = Literal["run", "comparison", "records", "runs"]
 

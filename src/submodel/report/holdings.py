@@ -23,11 +23,10 @@ from submodel.model.inspect import describe_layers
 from submodel.prepare.parts import make_population
 from submodel.runs.folder import RunFolder
 from submodel.runs.holdings_file import ModelOutline, read_holdings, read_model_outline
-from submodel.runs.training import Material, finishing_round
+from submodel.runs.training import Material
 from submodel.schemes import Draw, Scheme
 from submodel.schemes.base import SchemeContext, sends_masks
-from submodel.schemes.draw import draw_units
-from submodel.schemes.random import draws_by_layer
+from submodel.schemes.draw import draw_units, draws_by_layer
 from submodel.schemes.registry import SCHEMES
 
 UnitMasks = Mapping[str, NDArray[np.bool_]]
@@ -91,7 +90,7 @@ class HoldingsSource:
 
     def _can_draw(self, round_: int) -> bool:
         """Whether the cuts of a round follow from the seed and who took part."""
-        finishing = finishing_round(self.config)
+        finishing = self.config.train.finishing_round
         is_finishing = finishing is not None and round_ > finishing
         return not (is_finishing or sends_masks(self._scheme))
 

@@ -18,8 +18,7 @@ from submodel.data.cache import without_fetching
 from submodel.data.examples import hold_out
 from submodel.errors import ConfigError, DataError
 from submodel.model.inputs import first_column
-from submodel.prepare.objective import settle_clients
-from submodel.prepare.parts import load_data, split_data
+from submodel.prepare.parts import load_data, settle_clients, split_data
 from submodel.presentation.style import DOUBLE, SINGLE, save_figure
 from submodel.report.plots.series import MOST_CLIENTS, LabelShares
 from submodel.runs.data_record import data_differences, read_record

@@ -12,9 +12,8 @@ from torch import nn
 from submodel.algorithm.types import Setup
 from submodel.amounts import duration, si
 from submodel.model.axes import Axes
-from submodel.model.capacity import prefix_cut
 from submodel.model.cost import BACKWARD, CostModel
-from submodel.model.cut import WHOLE, Cut
+from submodel.model.cut import WHOLE, Cut, prefix_cut
 from submodel.model.inputs import Inputs
 from submodel.model.travel import travel_of
 from submodel.presentation.tables import text_table

@@ -40,8 +40,15 @@ from submodel.model.zoo import ModelContext
 from submodel.plugins import is_path
 from submodel.prepare.findings import Selector, context_of, logits_of, select_outputs, selection_of
 from submodel.prepare.fit import cross_entropy_options
-from submodel.prepare.objective import make_task, settle, settle_natural
-from submodel.prepare.parts import as_low_rank, assemble_setup, make_module, make_scheme, take_share
+from submodel.prepare.objective import make_task, settle
+from submodel.prepare.parts import (
+    as_low_rank,
+    assemble_setup,
+    make_module,
+    make_scheme,
+    settle_natural,
+    take_share,
+)
 from submodel.runs.folder import RunFolder
 from submodel.runs.training import Training
 from submodel.tasks.loss import Loss

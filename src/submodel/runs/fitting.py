@@ -25,9 +25,8 @@ from submodel.data import Examples
 from submodel.data.population import AblePopulation, able_clients
 from submodel.errors import ConfigError, Interruption
 from submodel.local.schedule import Constant
-from submodel.model.capacity import prefix_cut
 from submodel.model.cost import CostModel
-from submodel.model.cut import WHOLE, Cut, Tensors, UnitCut
+from submodel.model.cut import WHOLE, Cut, Tensors, UnitCut, prefix_cut
 from submodel.prepare.engine import make_engine
 from submodel.runs import checkpoint
 from submodel.runs.callbacks import OnRound

@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NotRequired
 
@@ -20,7 +21,7 @@ from submodel.errors import Interruption, SubmodelError, plain
 from submodel.files import JsonNumber, UnreadableError, flush, read_text, read_typed, write_text
 from submodel.runs.metrics import Lines, Metrics, describe_damage
 
-_MOST_SUMMARY, _LONGEST_PATH = 2**20, 2**16  # bytes
+_MOST_SUMMARY, _MOST_SCORES, _LONGEST_PATH = 2**20, 2**26, 2**16  # bytes
 _MORE_FILES = ("fit", "export", "report.html", "metrics.csv", "tensorboard", "mlflow", "wandb",
                ".flower", "superlink.db")  # fmt: skip
 """What commands, trackers and a server add to a run's folder."""
@@ -237,6 +238,45 @@ class RunFolder:
             yield
         finally:
             lock.release()
+
+
+@dataclass(frozen=True)
+class FullScores:
+    """The scores of a trained model, and its hash.
+
+    Args:
+        model_sha256: of the model that was scored.
+        entries: as an evaluated round's line has them.
+        clients: the capacity and the headline score of every client that can be scored.
+    """
+
+    model_sha256: str
+    entries: dict[str, Any]
+    clients: Sequence[tuple[float, float]] = ()
+
+    def write(self, folder: RunFolder) -> None:
+        """Write them into the run's folder."""
+        write_text(folder.scores_file, json.dumps(asdict(self), indent=1) + "\n")
+
+
+_SCORES = TypeAdapter(FullScores)
+
+
+def read_full_scores(folder: RunFolder) -> FullScores | None:
+    """The scores in a run's folder; None where there are none of its present model."""
+    summary = folder.summary()
+    if summary is None or not folder.scores_file.is_file():
+        return None
+    try:
+        full_scores = read_typed(_SCORES, folder.scores_file, _MOST_SCORES)
+    except UnreadableError:
+        return None  # it is made again
+    return full_scores if full_scores.model_sha256 == summary["model_sha256"] else None
+
+
+def is_run(path: Path) -> bool:
+    """Whether a folder is that of a run."""
+    return (path / "config.toml").is_file()
 
 
 def new_folder(name: str, base: Path = Path("runs")) -> RunFolder:

@@ -41,7 +41,7 @@ from submodel.runs.data_record import DataRecord, Fingerprints, subject_of, writ
 from submodel.runs.folder import RunFolder, failure_noted
 from submodel.runs.holdings_file import keep_holdings
 from submodel.runs.metrics import Metrics, round_line
-from submodel.runs.training import Training, finishing_round
+from submodel.runs.training import Training
 
 __all__ = ["Interruption", "Metrics", "RunFolder", "run_rounds"]
 _log = logging.getLogger(__name__)
@@ -142,7 +142,7 @@ def _run_rounds(
 ) -> tuple[State, list[Metrics]]:
     state, history = beginning
     setup, rounds, together = training.setup, training.rounds, group or ALONE
-    finishing = finishing_round(training.config)
+    finishing = training.config.train.finishing_round
     costs = CostModel(setup.module, setup.clients.dataset.example)
     is_large = size_in_bytes(state.tensors) >= _LARGE
     one_model = OneModel() if is_large and not watchers.looks_back else None

@@ -47,11 +47,11 @@ from submodel.runs.data_record import (
 from submodel.runs.export import Format, export, trained_state
 from submodel.runs.fitted import FitFolder, FittedModel
 from submodel.runs.fitting import fit_submodels
-from submodel.runs.folder import RunFolder
+from submodel.runs.folder import RunFolder, read_full_scores
 from submodel.runs.generation import generate
 from submodel.runs.loop import run_rounds
 from submodel.runs.metrics import Lines, Metrics, flat
-from submodel.runs.scoring import read_full_scores, score_in_full
+from submodel.runs.scoring import score_in_full
 from submodel.runs.training import Material, Metric, Training
 from submodel.tasks.loss import Loss
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from statistics import fmean
-from typing import Any
 
-from pydantic import TypeAdapter
 from torch import Tensor
 
 from submodel.algorithm.evaluation import (
@@ -28,10 +25,9 @@ from submodel.algorithm.execution import ALONE, Group
 from submodel.algorithm.types import State
 from submodel.data import Examples
 from submodel.errors import CallbackError, ConfigError
-from submodel.files import UnreadableError, read_typed, write_text
 from submodel.model.cut import WHOLE, cut_digest
 from submodel.model.norm import StaticBatchNorm, Statistics
-from submodel.runs.folder import RunFolder
+from submodel.runs.folder import FullScores
 from submodel.runs.metrics import TEST_BATCH_KEY, Metrics
 from submodel.runs.training import Training
 from submodel.tasks.base import LOSS
@@ -132,43 +128,6 @@ def _own_metrics(training: Training, state: State) -> Metrics:
             ) from error
         values[name] = value if math.isfinite(value) else None
     return values
-
-
-_MOST = 2**26  # bytes of the file
-
-
-@dataclass(frozen=True)
-class FullScores:
-    """The scores of a trained model, and its hash.
-
-    Args:
-        model_sha256: of the model that was scored.
-        entries: as an evaluated round's line has them.
-        clients: the capacity and the headline score of every client that can be scored.
-    """
-
-    model_sha256: str
-    entries: dict[str, Any]
-    clients: Sequence[tuple[float, float]] = ()
-
-    def write(self, folder: RunFolder) -> None:
-        """Write them into the run's folder."""
-        write_text(folder.scores_file, json.dumps(asdict(self), indent=1) + "\n")
-
-
-_SCORES = TypeAdapter(FullScores)
-
-
-def read_full_scores(folder: RunFolder) -> FullScores | None:
-    """The scores in a run's folder; None where there are none of its present model."""
-    summary = folder.summary()
-    if summary is None or not folder.scores_file.is_file():
-        return None
-    try:
-        full_scores = read_typed(_SCORES, folder.scores_file, _MOST)
-    except UnreadableError:
-        return None  # it is made again
-    return full_scores if full_scores.model_sha256 == summary["model_sha256"] else None
 
 
 def score_in_full(training: Training, state: State, model_sha256: str) -> FullScores:

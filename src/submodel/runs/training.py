@@ -7,10 +7,8 @@ the state, so that a resumed run has it; before, that has the units by place.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
@@ -34,7 +32,7 @@ from submodel.model.cut import WHOLE, Cut, Tensors
 from submodel.prepare.engine import make_engine
 from submodel.prepare.findings import Selector, select_outputs, without_selection
 from submodel.prepare.fit import check_kinds, cross_entropy_options
-from submodel.prepare.objective import keep_clients
+from submodel.prepare.parts import keep_clients
 from submodel.prepare.setup import prepare
 from submodel.schemes.ordered import FinishingCuts, rank_by_size
 from submodel.tasks.loss import Loss
@@ -102,7 +100,7 @@ class Training:
 
     def setup_at(self, state: State) -> Setup:
         """The setup of the round that begins with a state: the run's, or that of finishing."""
-        first, setup = finishing_round(self.config), self.setup
+        first, setup = self.config.train.finishing_round, self.setup
         if first is None or state.round < first:
             return setup
         ranking = self._rank(state) if state.round == first else state.recall(_RANKING)
@@ -138,20 +136,6 @@ class Training:
     def assemble(self, tensors: Tensors, cut: Cut) -> nn.Module:
         """The module of a cut with these weights, ready to use."""
         return without_selection(assemble_module(self.setup, tensors, cut))
-
-
-def finishing_round(config: Config) -> int | None:
-    """The round that finishing begins with, from 0; None: it never does.
-
-    >>> from submodel.config import parse
-    >>> config = parse({"train": {"rounds": 10, "finish": "1/4"}})
-    >>> finishing_round(config), finishing_round(Config())
-    (7, None)
-    """
-    if config.train.finish is None:
-        return None
-    share = Fraction(config.train.finish).limit_denominator(1 << 20)
-    return config.train.rounds - math.ceil(share * config.train.rounds)
 
 
 @dataclass(frozen=True)

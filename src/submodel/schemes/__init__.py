@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from submodel.lazy import lazily
 
 if TYPE_CHECKING:
-    from submodel.model.capacity import units_held
+    from submodel.model.axes.declare import units_held
     from submodel.schemes.base import (
         NOTHING,
         Adaptation,
@@ -64,7 +64,7 @@ __all__ = [
 __getattr__ = lazily(
     __name__,
     {
-        "submodel.model.capacity": "units_held",
+        "submodel.model.axes.declare": "units_held",
         "submodel.schemes.base": (
             "NOTHING Adaptation BorrowsMasks Client ClientStep Draw Knowledge Mask Observation "
             "RunFacts Scheme SchemeContext SchemeMemory StepRule output_passes problems_of"

@@ -15,6 +15,7 @@ from submodel.errors import SubmodelError
 from submodel.model.axes import CLASSES, Axes
 from submodel.model.axes.layout import Along, Concatenation, FixedPart, Indices, Layout
 from submodel.model.cut import COORDINATES, CoordinateCut, Granularity, Tensors, UnitCut
+from submodel.options import Section
 from submodel.randomness import generator
 from submodel.schemes.base import Draw, Floats, Knowledge, Mask, Scheme, SchemeMemory
 
@@ -274,3 +275,8 @@ def _units_at(layout: Layout) -> list[tuple[str, Indices]]:
         axes_units += [(a, np.tile(np.repeat(u, after), before)) for a, u in _units_at(part)]
         before *= part.size
     return axes_units
+
+
+def draws_by_layer(options: Section) -> bool:
+    """Whether the section of a scheme asks for layers that draw independently."""
+    return getattr(options, "alignment", "residual") == "independent"

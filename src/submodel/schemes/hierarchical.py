@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from submodel.model.capacity import units_held
+from submodel.model.axes.declare import units_held
 from submodel.options import Count, Section
 from submodel.randomness import generator
 from submodel.schemes.base import Draw, Mask, RunFacts, Scheme, SchemeContext

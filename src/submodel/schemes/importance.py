@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from submodel.model.capacity import units_held
+from submodel.model.axes.declare import units_held
 from submodel.options import Section
 from submodel.schemes.base import Draw, Floats, Knowledge, Mask, RunFacts, Scheme
 

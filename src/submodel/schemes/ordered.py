@@ -22,8 +22,8 @@ from torch.nn import functional
 from submodel.local.optimisers import Gradients
 from submodel.local.training import forward_context, trainable_parameters
 from submodel.model.axes import CLASSES, Axes
+from submodel.model.axes.declare import prefix, units_held
 from submodel.model.axes.layout import Indices
-from submodel.model.capacity import prefix, units_held
 from submodel.model.cut import Cut, Plan, PlannedCut, Tensors, UnitCut, copy_part
 from submodel.model.inputs import Inputs, call, count_rows
 from submodel.model.norm import set_rate

@@ -12,7 +12,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from submodel.model.capacity import units_held
+from submodel.model.axes.declare import units_held
 from submodel.options import Count, Positive, Section
 from submodel.schemes.base import (
     Adaptation,

@@ -10,15 +10,15 @@ from pydantic import Field
 from torch import nn
 
 from submodel.model.axes import Axes
+from submodel.model.axes.declare import units_held
 from submodel.model.axes.layout import Indices
-from submodel.model.capacity import units_held
 from submodel.model.cut import PlannedCut
 from submodel.model.zoo.images import Block, PreResNet
 from submodel.model.zoo.low_rank import factor_pairs
 from submodel.options import Section
 from submodel.randomness import generator
 from submodel.schemes.base import Draw, Mask, RunFacts, Scheme, SchemeContext
-from submodel.schemes.draw import draw_units
+from submodel.schemes.draw import draw_units, draws_by_layer
 from submodel.schemes.rolling import Static
 
 MaskSampling = Literal["bernoulli", "fixed"]
@@ -167,8 +167,3 @@ class IndependentLayers(Random):
             plan["classifier.weight"] = ((0, classes), (1, stream))
             plan["classifier.bias"] = ((0, classes),)
         return PlannedCut(plan, like=draw_units(Static(), axes, capacity, draw, classes))
-
-
-def draws_by_layer(options: Section) -> bool:
-    """Whether the section of a scheme asks for layers that draw independently."""
-    return getattr(options, "alignment", "residual") == "independent"

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from submodel.model.capacity import prefix, units_held
+from submodel.model.axes.declare import prefix, units_held
 from submodel.options import Count, Section
 from submodel.randomness import generator
 from submodel.schemes.base import Draw, Mask, RunFacts, Scheme, SchemeContext

@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from submodel.local.optimisers import Gradients
 from submodel.local.training import Step, trainable_parameters
 from submodel.model.axes import Axes
+from submodel.model.axes.declare import units_held
 from submodel.model.axes.layout import Indices
-from submodel.model.capacity import units_held
 from submodel.model.cut import Cut, Granularity, Tensors, copy_part
 from submodel.model.inputs import Inputs
 from submodel.options import Section

@@ -21,8 +21,8 @@ from submodel.engines.serial import SerialEngine
 from submodel.errors import ConfigError
 from submodel.model.axes import trace
 from submodel.model.build import build_module
-from submodel.model.capacity import prefix_cut
 from submodel.model.cost import CostModel
+from submodel.model.cut import prefix_cut
 from submodel.model.travel import size_in_bytes
 from submodel.model.zoo import add_adapters, fold_adapters, only_ranks
 from submodel.model.zoo.gpt import Decoder

@@ -12,10 +12,13 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from fractions import Fraction
+from functools import cache, cached_property, lru_cache
 from typing import Annotated, Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from pydantic import Field, TypeAdapter
 
 from submodel.errors import ConfigError, PlanError, refuse
@@ -23,6 +26,21 @@ from submodel.files import UnreadableError, parse_typed
 from submodel.model.axes.layout import KIND, Along, FixedPart, Layout, Product, Saved, Size, atoms
 from submodel.model.axes.number import CodeNumbers
 from submodel.presentation.tables import card, cell, grid_of_cells, line_of_text, strip
+
+
+@lru_cache(maxsize=1 << 12)
+def units_held(capacity: float, size: int) -> int:
+    """How many of ``size`` units a capacity holds: its share, rounded up.
+
+    >>> units_held(0.25, 64), units_held(0.25, 10), units_held(1 / 16, 4)
+    (16, 3, 1)
+    """
+    return math.ceil(Fraction(capacity).limit_denominator(1 << 20) * size)
+
+
+def prefix(size: int, length: int) -> NDArray[np.bool_]:
+    """The first units."""
+    return np.arange(size) < length
 
 
 def members(axes: Axes, axis: str) -> list[tuple[str, Layout]]:

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from submodel.model.axes.declare import Axes
+from submodel.model.axes.declare import Axes, units_held
 from submodel.model.axes.keep import throw_away
 from submodel.model.axes.verify import (
     TOLERANCE,
@@ -31,7 +31,6 @@ from submodel.model.axes.verify import (
 )
 from submodel.model.build import build_module
 from submodel.model.build.module import settle_spectral_norms
-from submodel.model.capacity import units_held
 from submodel.model.cut import UnitCut, copy_part
 from submodel.randomness import generator, seeded
 

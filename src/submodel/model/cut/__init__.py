@@ -13,6 +13,7 @@ from submodel.model.cut.cuts import (
     count_values,
     cut_digest,
     from_runs,
+    prefix_cut,
     read_runs,
     runs,
 )
@@ -47,6 +48,7 @@ __all__ = [
     "gather",
     "is_plain",
     "lay_out",
+    "prefix_cut",
     "read_runs",
     "runs",
     "small_layout",

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Annotated, Literal
 
 import numpy as np
@@ -24,7 +25,8 @@ from pydantic import Field, TypeAdapter, ValidationError
 from torch import Tensor
 
 from submodel.errors import PlanError
-from submodel.model.axes import Axes
+from submodel.model.axes import CLASSES, Axes
+from submodel.model.axes.declare import units_held
 from submodel.model.axes.layout import Indices, Units
 from submodel.model.cut.flat import FlatLayout, kept_rows
 from submodel.presentation.tables import card, cell, grid_of_cells, line_of_text, strip
@@ -371,6 +373,26 @@ class UnitCut(ByPlan):
     def shape_key(self) -> tuple[tuple[str, int], ...]:
         """The kept size of every cut axis."""
         return tuple(sorted((axis, len(units)) for axis, units in self.units.items()))
+
+
+def prefix_cut(
+    axes: Axes,
+    capacity: float,
+    classes: Indices | None = None,
+    least: Mapping[str, float] = MappingProxyType({}),
+) -> UnitCut:
+    """The first units of every axis; ``classes`` keeps only those rows of the classifier.
+
+    ``least`` is the least share of an axis that is held, whatever the capacity.
+    """
+    units: dict[str, Indices] = {}
+    for axis, size in axes.cut_by_capacity.items():
+        count = units_held(max(capacity, least.get(axis, 0.0)), size)
+        if count < size:
+            units[axis] = np.arange(count)
+    if classes is not None and len(classes) < axes.sizes.get(CLASSES, 0):
+        units[CLASSES] = classes
+    return UnitCut(axes, units)
 
 
 @dataclass(frozen=True)

@@ -29,8 +29,8 @@ from torch import Tensor, nn
 
 from submodel.errors import ConfigError, refuse
 from submodel.model.axes import CLASSES, Axes
+from submodel.model.axes.declare import units_held
 from submodel.model.axes.layout import Along
-from submodel.model.capacity import units_held
 
 _Layer = TypeVar("_Layer", bound=nn.Module)
 _CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)

@@ -11,9 +11,9 @@ from typing import Any
 from pydantic_core import from_json
 
 from submodel.errors import SubmodelError, plain
-from submodel.experiments.outline import ExperimentOutline, is_experiment, is_run, read_experiment
+from submodel.experiments.outline import ExperimentOutline, is_experiment, read_experiment
 from submodel.report.listing import rows_of
-from submodel.runs.folder import RunFolder
+from submodel.runs.folder import RunFolder, is_run
 from submodel.runs.metrics import Metrics
 from submodel.runs.outline import RunOutline, read_lines, read_outline, sum_of
 

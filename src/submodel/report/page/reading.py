@@ -20,8 +20,7 @@ from submodel.experiments.records import VariantRecord
 from submodel.experiments.statistics import HOLDS, PLUS_MINUS, number
 from submodel.extensions import FROM_LAB, PAGE_SECTIONS, extensions, load_extension
 from submodel.report.grouping import describe_repeats, find_results, way_of
-from submodel.report.page.details import coverages, partitions
-from submodel.report.page.runs import read_run, runs_of_record
+from submodel.report.page.runs import coverages, partitions, read_run, runs_of_record
 from submodel.report.page.standing import form_of, group_runs, label_of, measures_of, standings
 from submodel.report.page.types import (
     PageGroup,
