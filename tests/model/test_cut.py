@@ -161,7 +161,7 @@ def test_a_plan_that_cannot_be_one_is_refused_at_once(text: str) -> None:
     tracemalloc.start()
     started = time.process_time()
     try:
-        with pytest.raises(PlanError, match="not a plan: "):
+        with pytest.raises(PlanError, match=r"^not a plan: "):
             PlannedCut.from_json(text)
         assert tracemalloc.get_traced_memory()[1] < 200_000_000
         assert time.process_time() - started < 1
@@ -178,7 +178,7 @@ def test_a_plan_is_read_as_it_was_written() -> None:
     assert read.plan["a"][0][1] is read.plan["b"][0][1]  # equal positions are held once
     large = '{"w": [[0, [[0, 1000]]], [1, [[0, 1000]]]]}'
     assert PlannedCut.from_json(large, most=1000).value_count("w", (2000, 2000)) == 1000**2
-    with pytest.raises(PlanError, match="1,000 positions; at most 999"):
+    with pytest.raises(PlanError, match=r"1,000 .*999"):
         PlannedCut.from_json(large, most=999)
 
 
@@ -228,7 +228,7 @@ BAD_AXES = {
 def test_axes_that_cannot_be_any_are_refused(text: str) -> None:
     assert from_json(TEXT) == RIGHT
     assert text != TEXT
-    with pytest.raises(PlanError, match="not the axes of a model: "):
+    with pytest.raises(PlanError, match=r"^not the axes"):
         from_json(text)
 
 
@@ -237,7 +237,7 @@ def test_axes_with_many_mistakes_are_refused_in_little_time_and_memory() -> None
     tracemalloc.start()
     started = time.process_time()
     try:
-        with pytest.raises(PlanError, match="not the axes of a model: ") as refusal:
+        with pytest.raises(PlanError, match=r"^not the axes") as refusal:
             from_json(text)
         assert len(str(refusal.value)) < 300
         assert tracemalloc.get_traced_memory()[1] < 50_000_000
@@ -247,9 +247,9 @@ def test_axes_with_many_mistakes_are_refused_in_little_time_and_memory() -> None
 
 
 def test_what_is_wrong_with_axes_is_named_with_its_place() -> None:
-    with pytest.raises(PlanError, match=r"layouts\.w\.1\..*parts\.0.*size: input should be"):
+    with pytest.raises(PlanError, match=r"layouts\.w\.1\..*parts\.0.*size: "):
         from_json(TEXT.replace('"size": 2', '"size": -2'))
-    with pytest.raises(PlanError, match=r"no axis 'h' of 4"):
+    with pytest.raises(PlanError, match=r"'h' .*4"):
         from_json(TEXT.replace('{"h": 4}', '{"h": 5}'))
 
 

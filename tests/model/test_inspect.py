@@ -58,25 +58,22 @@ def test_inspect_takes_any_factory_and_any_hugging_face_config(
 
 
 BAD = {
-    "unknown": (["inspect", "alexnet"], "'alexnet' is not one of mlp, cnn"),
-    "no module": (["inspect", "nowhere:make"], "cannot import 'nowhere'"),
-    "no name": (["inspect", "torch.nn:Nothing"], "'torch.nn' has no 'Nothing'"),
-    "no module made": (["inspect", "builtins:dict"], "made a dict, which is not an nn.Module"),
-    "arguments": (
-        ["inspect", "torch.nn:Linear"],
-        "model.name: 'torch.nn:Linear' cannot be made (Linear.__init__() missing",
-    ),
+    "unknown": (["inspect", "alexnet"], "mlp, cnn"),
+    "no module": (["inspect", "nowhere:make"], "'nowhere'"),
+    "no name": (["inspect", "torch.nn:Nothing"], "'Nothing'"),
+    "no module made": (["inspect", "builtins:dict"], "nn.Module"),
+    "arguments": (["inspect", "torch.nn:Linear"], "(Linear.__init__() missing"),
     "no shape": (
         ["inspect", "torch.nn:Linear", "--set", "in_features=2", "--set", "out_features=3"],
-        "give the shape of one input",
+        "--input 3,32,32",
     ),
-    "bad shape": (["inspect", "cnn", "--input", "3,x"], "is not a shape"),
-    "bad capacity": (["inspect", "cnn", "--capacities", "1,2"], "capacity: 2 is not in (0, 1]"),
-    "no budget": (["plan"], "give a budget"),
-    "bad amount": (["plan", "--memory", "lots"], "'lots' is not an amount such as 2GB"),
-    "model name": (["train", "--set", "model.name=vgg"], "model.name: 'vgg' is not one of mlp"),
-    "axis": (["train", "--set", 'axes.whole=["nothing"]'], "nothing"),
-    "least": (["train", "--set", "axes.least={nothing = 0.5}"], "'nothing' is not an axis"),
+    "bad shape": (["inspect", "cnn", "--input", "3,x"], "--input: '3,x'"),
+    "bad capacity": (["inspect", "cnn", "--capacities", "1,2"], "capacity: 2 "),
+    "no budget": (["plan"], "--memory 2GB"),
+    "bad amount": (["plan", "--memory", "lots"], "'lots'"),
+    "model name": (["train", "--set", "model.name=vgg"], "model.name: 'vgg'"),
+    "axis": (["train", "--set", 'axes.whole=["nothing"]'], "whole: 'nothing'"),
+    "least": (["train", "--set", "axes.least={nothing = 0.5}"], "axes.least: 'nothing'"),
 }
 
 
@@ -169,7 +166,7 @@ def test_overrides_reach_the_cuts() -> None:
 def test_a_module_without_axes_is_told_so() -> None:
     net = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
     config = parse({"data": {"partition": "iid"}, "local": {"absent_labels": "keep"}})
-    with pytest.raises(ConfigError, match="needs axes to cut, and this model has none"):
+    with pytest.raises(ConfigError, match=r"^scheme\.granularity: 'unit' .*'coordinate'"):
         prepare(config, net, tiny_images())
 
 

@@ -81,28 +81,25 @@ def test_tensors_that_do_not_fit_are_named(tmp_path: Path) -> None:
     tensors = mlp_tensors()
     bias = tensors.pop("1.bias")
     save_file({**tensors, "other.bias": bias}, tmp_path / "model.safetensors")
-    with pytest.raises(ConfigError) as caught:
+    key = rf"model\.weights: {tmp_path}: "
+    with pytest.raises(ConfigError, match=rf"^{key}.*: 1\.bias\n{key}.*: other\.bias$"):
         mlp_with(tmp_path)
-    assert [text.partition("safetensors: ")[2] or text for text in caught.value.problems] == [
-        f"model.weights: {tmp_path}: tensors of the model are missing: 1.bias",
-        f"model.weights: {tmp_path}: the model has no such tensors: other.bias",
-    ]
     save_file(mlp_tensors(), tmp_path / "model.safetensors")
-    with pytest.raises(ConfigError, match=r"1\.bias is \(8,\) there and \(6,\) here"):
+    with pytest.raises(ConfigError, match=r"^model\.weights: .*1\.bias .*\(8,\) .*\(6,\)"):
         mlp_with(tmp_path, width=6)
 
 
 def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"model\.weights: .*nowhere: cannot be read"):
+    with pytest.raises(ConfigError, match=r"^model\.weights: .*nowhere: "):
         mlp_with(tmp_path / "nowhere")
     index = tmp_path / "model.safetensors.index.json"
     for text in ("[]", "{", '{"weight_map": {"a": "../model.safetensors"}}'):
         index.write_text(text)
-        with pytest.raises(ConfigError, match=r"index\.json: cannot be read"):
+        with pytest.raises(ConfigError, match=r"^model\.weights: .*index\.json: "):
             mlp_with(tmp_path)
 
 
 def test_a_model_in_python_has_its_own() -> None:
     config = parse({**SECTIONS, "model": {"weights": "somewhere"}})
-    with pytest.raises(ConfigError, match=r"model\.weights: a model that is given in Python"):
+    with pytest.raises(ConfigError, match=r"^model\.weights: .*Python"):
         prepare(config, nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), tiny_images())

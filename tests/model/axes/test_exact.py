@@ -230,7 +230,7 @@ def test_a_sub_model_that_depends_on_the_order_of_its_units_is_refused() -> None
     def middle(_: Any, z: Tensor) -> Tensor:
         return z if z.shape[-1] > 7 else z * torch.arange(z.shape[-1])
 
-    with pytest.raises(AxesError, match=r"in a sub-model of capacity 0\.5 moves the outputs"):
+    with pytest.raises(AxesError, match=r"axis 'a' .*0\.5 "):
         trace(Hidden(middle), VECTOR)
 
 
@@ -414,7 +414,7 @@ def test_noise_that_a_net_amplifies_is_no_mistake() -> None:
 
 def test_outputs_that_are_not_finite_cannot_be_verified() -> None:
     net = nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 2))
-    with pytest.raises(AxesError, match="no output is finite"):
+    with pytest.raises(AxesError, match="finite"):
         check(net, {"0.weight": ("h",), "1.weight": (None, "h")}, X * float("nan"))
 
 
@@ -475,7 +475,7 @@ def test_what_cannot_be_done_on_demand_says_so() -> None:
     net = Clipping(6, 3)
     weights = {n: torch.ones_like(p) for n, p in net.named_parameters()}
     with isolate(net, ours=True), OnDemand(dict(net.named_parameters()), weights.__getitem__):
-        with pytest.raises(NotOnDemandError, match="writes to a parameter"):
+        with pytest.raises(NotOnDemandError, match=r"^aten\.clamp_\.default "):
             net(torch.ones(1, 6))
         assert torch.equal(net.bias + 1, torch.full((3,), 2.0))
     assert net.weight.stride() == (6, 1)

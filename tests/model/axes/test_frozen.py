@@ -113,7 +113,7 @@ def test_sparse_and_lazy_tensors() -> None:
     axes = trace(net, VECTOR)
     assert axes.sizes == {"up": 8}
     assert axes.frozen["links[0]"] == "it is sparse"
-    with pytest.raises(ConfigError, match="weight has no shape yet: run the module once"):
+    with pytest.raises(ConfigError, match=r"^weight .*shape.*\nbias "):
         trace(nn.LazyLinear(3), VECTOR)
 
 
@@ -262,7 +262,7 @@ def test_a_model_that_cannot_be_cut_is_refused_by_its_line() -> None:
     net = Net(flipped, up=nn.Linear(6, 8), out=nn.Linear(8, 3))
     x, y = torch.randn(40, 6), torch.arange(40) % 3
     data = dataset((x, y), (x, y))
-    with pytest.raises(ConfigError, match=r"test_frozen.py:\d+ in flipped: read by flip, by"):
+    with pytest.raises(ConfigError, match=r"test_frozen.py:\d+ in flipped: .*flip.*up.weight\[0\]"):
         submodel.train(net, data, {"clients": {"count": 2, "per_round": 2, "capacities": [1, 0.5]}})
 
 
@@ -272,5 +272,5 @@ def test_a_sub_model_that_does_not_run_names_the_line() -> None:
 
     net = Net(forward, up=nn.Linear(6, 8), out=nn.Linear(8, 3))
     cut = cut_by(trace(net, VECTOR))
-    with pytest.raises(SubmodelError, match=r"test_frozen.py:\d+ in .*forward\. A size"):
+    with pytest.raises(SubmodelError, match=r"test_frozen.py:\d+ in .*forward"):
         build_module(net, cut, example_inputs=VECTOR)

@@ -277,11 +277,11 @@ def test_products_meet_at_all_their_factors_or_freeze() -> None:
 
 def test_sizes_are_checked() -> None:
     algebra = Algebra()
-    with pytest.raises(ValueError, match="cannot unify 4 units with 5"):
+    with pytest.raises(ValueError, match=r"4 .*5: an addition"):
         algebra.unify(algebra.fresh(4), algebra.fresh(5), "an addition")
-    with pytest.raises(ValueError, match="are not"):
+    with pytest.raises(ValueError, match=r"4 .*\[3, 2\].*: a view"):
         algebra.factor(algebra.fresh(4), [3, 2], "a view")
-    with pytest.raises(ValueError, match="are not"):
+    with pytest.raises(ValueError, match=r"4 .*\[3, 2\].*: a split"):
         algebra.pieces(algebra.fresh(4), [3, 2], "a split")
 
 

@@ -58,11 +58,8 @@ compile_: Any = torch.compile
 
 
 REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
-    "scripted": (
-        lambda: torch.jit.script(net()),
-        r"the model \(RecursiveScriptModule\): TorchScript",
-    ),
-    "traced": (lambda: jit_trace(net(), X), r"the model \(TopLevelTracedModule\): TorchScript"),
+    "scripted": (lambda: torch.jit.script(net()), r" \(RecursiveScriptModule\): TorchScript"),
+    "traced": (lambda: jit_trace(net(), X), r" \(TopLevelTracedModule\): TorchScript"),
     "scripted inside": (
         lambda: with_middle(torch.jit.script),
         r"2 \(RecursiveScriptModule\): TorchScript",
@@ -71,17 +68,11 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
         lambda: with_middle(lambda layer: jit_trace(layer, torch.ones(1, 8))),
         r"2 \(TopLevelTracedModule\): TorchScript",
     ),
-    "compiled": (
-        lambda: compile_(net(), backend="eager"),
-        r"the model \(OptimizedModule\): torch\.compile made it",
-    ),
-    "compiled inside": (compiled_inside, r"2 \(OptimizedModule\): torch\.compile made it"),
-    "data parallel": (
-        lambda: nn.DataParallel(net()),
-        r"the model \(DataParallel\): it spreads a module over devices",
-    ),
-    "quantised": (quantised, r"0 \(Linear\): quantised weights are packed"),
-    "lazy": (lambda: with_middle(lambda _: nn.LazyLinear(8)), r"2\.weight has no shape yet"),
+    "compiled": (lambda: compile_(net(), backend="eager"), r" \(OptimizedModule\): torch\.compile"),
+    "compiled inside": (compiled_inside, r"2 \(OptimizedModule\): torch\.compile"),
+    "data parallel": (lambda: nn.DataParallel(net()), r" \(DataParallel\): .*`\.module`"),
+    "quantised": (quantised, r"0 \(Linear\): quantised"),
+    "lazy": (lambda: with_middle(lambda _: nn.LazyLinear(8)), r"2\.weight .*shape"),
 }
 old_tools = pytest.mark.filterwarnings(
     "ignore:.*torch.*:DeprecationWarning",
@@ -109,7 +100,7 @@ def test_what_cannot_be_cut_is_refused_by_name(kind: str) -> None:
         lambda: submodel.train(made, data, {"train": {"rounds": 1}, "data": {"partition": "iid"}}),
     ]
     for attempt in attempts:
-        with pytest.raises(ConfigError, match=f"{words}|has no parameters to train"):
+        with pytest.raises(ConfigError, match=f"{words}|no parameters"):
             attempt()
 
 
@@ -190,7 +181,7 @@ def test_what_can_be_cut_is_cut_right(kind: str) -> None:
 @old_tools
 def test_an_exported_program_is_cut_as_its_module() -> None:
     program = torch.export.export(net(), (X,))
-    with pytest.raises(ConfigError, match=r"a ExportedProgram is not an nn\.Module"):
+    with pytest.raises(ConfigError, match=r"^module: .*ExportedProgram .*nn\.Module"):
         trace(program, X)  # type: ignore[arg-type]
     module = program.module()
     cut = cut_by(trace(module, X), sampling="bernoulli")
@@ -288,7 +279,7 @@ def test_a_sub_model_that_does_not_run_names_the_layer_that_fails() -> None:
     axes = trace(made, FEW, verify=False)
     small = build_module(made, UnitCut(axes, {}))
     small.get_submodule("middle").register_forward_hook(lambda *_: torch.ones(2, 7))
-    with pytest.raises(SubmodelError, match=r"the model \(Net\) does not run"):
+    with pytest.raises(SubmodelError, match=r"\(Net\) .*'\[-1, 8\]'"):
         OutputCheck(made, FEW).check(small, UnitCut(axes, {}))
 
 

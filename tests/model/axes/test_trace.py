@@ -346,9 +346,9 @@ def test_what_is_computed_from_the_outputs_is_watched() -> None:
 
 def test_an_output_that_may_hide_tensors_is_refused() -> None:
     net = Net(lambda _, x: (x, object()))
-    with pytest.raises(ConfigError, match=r"outputs\[1\] is a object.*outputs=lambda"):
+    with pytest.raises(ConfigError, match=r"^outputs\[1\] .*object.*outputs=lambda"):
         trace(net, VECTOR)
-    with pytest.raises(ConfigError, match="no tensor"):
+    with pytest.raises(ConfigError, match=r"^outputs: no tensor"):
         trace(Net(lambda _m, _x: None), VECTOR)
 
 
@@ -358,9 +358,9 @@ def test_classes_are_an_axis_that_capacity_leaves_alone() -> None:
     assert axes.sizes == {"0": 8, CLASSES: 3}
     assert axes.cut_by_capacity == {"0": 8}
     assert layouts(axes)["1.bias"] == (CLASSES,)
-    with pytest.raises(ConfigError, match=r"classes: the last dimension.*meets an input"):
+    with pytest.raises(ConfigError, match=r"^classes: .*dimension .*input"):
         trace(nn.Identity(), VECTOR, classes=True)
-    with pytest.raises(ConfigError, match="one output"):
+    with pytest.raises(ConfigError, match=r"^classes: .* 2$"):
         trace(Net(lambda _, x: (x, x)), VECTOR, classes=True)
 
 
@@ -377,12 +377,12 @@ def test_overrides() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"freeze": ["x"]}, r"freeze: 'x' is neither an axis \(0, 1\) nor a dimension"),
-        ({"freeze": ["0.weight[2]"]}, "freeze: '0.weight"),
-        ({"tie": [("0", "1")]}, "tie: '0' has 8 units and '1' has 4"),
-        ({"whole": ["y"]}, "whole: 'y' is not an axis"),
-        ({"cut": ["1"], "whole": ["1"]}, "cut: '1' is also to be kept whole"),
-        ({"cut": ["1"], "freeze": ["1"]}, "cut: '1' is frozen"),
+        ({"freeze": ["x"]}, r"^freeze: 'x' .*\(0, 1\)"),
+        ({"freeze": ["0.weight[2]"]}, "^freeze: '0.weight"),
+        ({"tie": [("0", "1")]}, "^tie: '0' .*8 .*'1' .*4"),
+        ({"whole": ["y"]}, "^whole: 'y' .*'0', '1'"),
+        ({"cut": ["1"], "whole": ["1"]}, "^cut: '1' .*whole"),
+        ({"cut": ["1"], "freeze": ["1"]}, "^cut: '1' .*frozen"),
     ],
 )
 def test_mistaken_overrides_name_what_exists(options: dict[str, Any], message: str) -> None:

@@ -86,7 +86,7 @@ class TestLayers:
     def test_groups_that_the_layout_does_not_show_are_refused(self) -> None:
         net = nn.Sequential(nn.Conv1d(2, 8, 1), nn.GroupNorm(4, 8))
         table = {"0.weight": ("c",), "0.bias": ("c",), "1.weight": ("c",), "1.bias": ("c",)}
-        with pytest.raises(SubmodelError, match=r"1 \(GroupNorm\): its 4 groups of 2 would not"):
+        with pytest.raises(SubmodelError, match=r"1 \(GroupNorm\): .*4 groups"):
             build_module(net, declared(net, table, c=[0, 1, 4, 5]))
 
     def test_groups_are_found_in_products_and_concatenations(self) -> None:
@@ -154,7 +154,7 @@ class TestLayers:
         axes = axes_of(
             net, {"in_proj_weight": (qkv, e), "in_proj_bias": (qkv,), "out_proj.weight": (e, heads)}
         )
-        with pytest.raises(SubmodelError, match="would read 3 units, write 3 and have 2 heads"):
+        with pytest.raises(SubmodelError, match=r"\(MultiheadAttention\): .*3 .*3 .*2 heads"):
             build_module(net, cut_of(axes, e=[0, 1, 2], h=[0, 3]))
 
     def test_embedding_rows_carry_the_padding_along(self) -> None:
@@ -162,7 +162,7 @@ class TestLayers:
         table = {"weight": ("rows", "e")}
         small: Any = build_module(net, declared(net, table, rows=[1, 3], e=[0]))
         assert (small.num_embeddings, small.embedding_dim, small.padding_idx) == (2, 1, 1)
-        with pytest.raises(SubmodelError, match="padding_idx = 3 is not kept"):
+        with pytest.raises(SubmodelError, match=r"\(Embedding\): .*padding_idx = 3 "):
             build_module(net, declared(net, table, rows=[0, 1]))
 
 
@@ -220,7 +220,7 @@ class TestIntegers:
     def test_sizes_follow_and_scales_stay(self) -> None:
         net = Heads(24, 4)
         axes = heads_axes(net, FixedPart(24))
-        with pytest.raises(SubmodelError, match=r"the model \(Heads\): width = 24 may become any"):
+        with pytest.raises(SubmodelError, match=r"\(Heads\): width = 24 .*\[12, 24\]"):
             build_module(net, cut_of(axes, inner=[0, 2, 5]))
 
         def settle(small: Any, sizes: Mapping[str, int]) -> None:
@@ -248,9 +248,7 @@ class TestIntegers:
         net = Outer()
         table: Any = {"inner.layers.0.weight": ("h", None), "inner.layers.0.bias": ("h",)}
         cut = declared(net, {**table, "inner.layers.1.weight": (None, "h")}, h=[0])
-        with pytest.raises(
-            SubmodelError, match=r"inner \(Wrapped\): width = 8 may become any of \[1, 8\]"
-        ):
+        with pytest.raises(SubmodelError, match=r"inner \(Wrapped\): width = 8 .*\[1, 8\]"):
             build_module(net, cut)
         small: Any = build_module(net, cut, resize=lambda *_: None)
         assert small.width == 8
@@ -288,9 +286,9 @@ class TestFactory:
     def test_what_does_not_fit_is_named(self) -> None:
         net = nn.Linear(3, 8)
         cut = declared(net, {"weight": ("h",), "bias": ("h",)}, h=[1, 4])
-        with pytest.raises(SubmodelError, match=r"weight: the factory's module has \(8, 3\)"):
+        with pytest.raises(SubmodelError, match=r"weight: .*\(8, 3\).*\(2, 3\); bias: "):
             build_module(net, cut, factory=lambda _: nn.Linear(3, 8))
-        with pytest.raises(SubmodelError, match="bias: only the full model has it"):
+        with pytest.raises(SubmodelError, match=r"factory.*: bias: "):
             build_module(net, cut, factory=lambda _: nn.Linear(3, 2, bias=False))
 
 
@@ -324,18 +322,14 @@ class TestRefusals:
         net = Maxout()
         pairs = Product((FixedPart(12), Along("pieces", 2)))
         axes = axes_of(net, {"lift.weight": (pairs, FixedPart(5)), "lift.bias": (pairs,)})
-        with pytest.raises(
-            SubmodelError, match=r"output of shape \(2, 3\), the full model \(4, 3\)"
-        ):
+        with pytest.raises(SubmodelError, match=r"output .*\(2, 3\).*\(4, 3\)"):
             build_module(net, cut_of(axes, pieces=[1]), example_inputs=(torch.randn(4, 5),))
 
     def test_a_computed_size_is_found_where_it_fails(self) -> None:
         net = Computed(16)
         table = {"lift.weight": ("h",), "lift.bias": ("h",), "out.weight": (None, "h")}
         cut = declared(net, table, h=[0, 1, 2])
-        with pytest.raises(
-            SubmodelError, match=r"the model \(Computed\) does not run .*\[-1, 16\]"
-        ):
+        with pytest.raises(SubmodelError, match=r"\(Computed\) .*\[-1, 16\]"):
             build_module(net, cut, example_inputs=(torch.randn(3, 5),))
 
     def test_checking_leaves_running_statistics_and_random_numbers_alone(self) -> None:

@@ -112,7 +112,7 @@ def test_what_is_cut_can_be_built_and_is_the_masked_model(name: str, sampling: A
 def test_a_size_that_comes_out_wrong_is_named() -> None:
     net = Net(lambda m, x: m.out(attend(m.lift(x).view(len(x), -1, m.heads + 2))))
     cut = draw_units(Random("fixed"), trace(net, (X,)), 0.5, Draw(0, 0, 0))
-    words = r"the model \(Net\): a size computed from heads is 6 and should be 3"
+    words = r"\(Net\): .*heads .*6 .*3"
     with pytest.raises(SubmodelError, match=words):
         build_module(net, cut)
     with pytest.raises(SubmodelError, match=words):  # a hook is checked as well
@@ -139,7 +139,7 @@ class Scaled(nn.Module):
 def test_a_number_that_may_be_a_size_is_in_doubt() -> None:
     net = Scaled()
     cut = draw_units(Random("fixed"), trace(net, (X,)), 0.5, Draw(0, 0, 0))
-    with pytest.raises(SubmodelError, match=r"\(Scaled\): places = 24 may be a size"):
+    with pytest.raises(SubmodelError, match=r"\(Scaled\): places = 24 "):
         build_module(net, cut)
     small: Any = build_module(net, cut, resize=lambda *_: None)
     assert small.places == 24
@@ -156,5 +156,5 @@ def test_a_number_of_places_is_no_size() -> None:
 def test_a_count_of_copies_that_does_not_fit_is_found_by_running() -> None:
     net = Net(lambda m, x: m.out(m.lift(x)[:, :6].repeat(1, 4)))
     cut = draw_units(Random("fixed"), trace(net, (X,)), 0.5, Draw(0, 0, 0))
-    with pytest.raises(SubmodelError, match="does not run with the cut tensors"):
+    with pytest.raises(SubmodelError, match=r"out \(Linear\) .*4x24 and 12x3"):
         build_module(net, cut, example_inputs=(X,))

@@ -283,16 +283,16 @@ class Generator(Net):
 
 
 REFUSED: dict[type[Net], str] = {
-    Global: r"reads middle.*which it reaches by the global REGISTRY\['net'\]\.middle",
-    OfTheClass: r"reads middle.*which it reaches by OfTheClass\.layers\[0\]",
-    Cached: r"reads scale.*which it reaches by way, which encloses 'scale'",
-    Uncopied: r"the model \(Uncopied\) reads middle.*reaches by kept\[0\]\.layer",
-    WeakValues: "reads middle.*a weak reference",
-    SharedLayer: "middle is that of the full model, as its Shared was not copied",
-    Second: "second: the forward reads it, and it lies in the memory of scale",
-    SharedCache: r"keeps tensors in SharedCache\.tables\[4\], which all instances share",
-    Proxy: r"way \(CallableProxyType\): a weakref.proxy",
-    Generator: r"the model \(Generator\): its attribute 'kept', a generator, cannot be copied",
+    Global: r" middle.*global REGISTRY\['net'\]\.middle",
+    OfTheClass: r" middle.* OfTheClass\.layers\[0\]",
+    Cached: r" scale.* way, .*'scale'",
+    Uncopied: r"\(Uncopied\) .*middle.* kept\[0\]\.layer",
+    WeakValues: r" middle.*kept\.data\['middle'\]",
+    SharedLayer: "middle .*Shared ",
+    Second: "second: .*memory of scale",
+    SharedCache: r" SharedCache\.tables\[4\]",
+    Proxy: r"^way \(CallableProxyType\): .*weakref\.proxy",
+    Generator: r"\(Generator\): .*'kept', a generator",
 }
 
 
@@ -332,7 +332,7 @@ def train(net: nn.Module, **options: Any) -> dict[str, Tensor]:
 @pytest.mark.parametrize("granularity", ["unit", "coordinate"])
 def test_training_refuses_before_the_first_round(granularity: str) -> None:
     scheme = {"name": "static", "granularity": granularity}
-    with pytest.raises(SubmodelError, match="reads middle"):
+    with pytest.raises(SubmodelError, match=r"\(Uncopied\) .*middle"):
         train(Uncopied(), scheme=scheme, clients={"count": 4, "per_round": 2, "capacities": ["1"]})
 
 
@@ -353,9 +353,9 @@ def test_both_engines_train_what_code_holds(kind: type[Net]) -> None:
 
 def test_stacks_refuse_what_they_cannot_swap() -> None:
     hook, closure = Hook(), Closure()
-    with pytest.raises(UnstackableError, match="a Linear has hooks"):
+    with pytest.raises(UnstackableError, match=r"Linear .*hooks"):
         WideForward(hook, X)
-    with pytest.raises(UnstackableError, match="its code holds scale itself"):
+    with pytest.raises(UnstackableError, match=r"code .*scale "):
         MappedForward(build_module(closure, WHOLE), closure, X)
 
 

@@ -142,7 +142,7 @@ class TestLayers:
             "blocks.1.attention.project",
             "head",
         ]
-        with pytest.raises(ConfigError, match=r"model\.adapter_layers: 'qkv' is no linear layer"):
+        with pytest.raises(ConfigError, match=r"^model\.adapter_layers: 'qkv' .*head$"):
             add_adapters(base, layers=["qkv"])
 
     def test_shared_weights_and_insides_of_torchs_layers_stay_as_they_are(self) -> None:
@@ -155,7 +155,7 @@ class TestLayers:
                 self.three, self.head = nn.Linear(8, 8), nn.Linear(8, 2)
 
         assert list(adapters_of(add_adapters(Tied()))) == ["three"]
-        with pytest.raises(ConfigError, match=r"model\.adapters: Conv2d has no layer to adapt"):
+        with pytest.raises(ConfigError, match=r"^model\.adapters: Conv2d .*no layer"):
             add_adapters(nn.Conv2d(1, 2, 3))
 
 
@@ -209,9 +209,9 @@ class TestRanks:
     @pytest.mark.parametrize(
         ("problem", "sections"),
         {
-            "with model.adapters capacity is rank": {"scheme": {"granularity": "coordinate"}},
-            "axes.cut: with model.adapters nothing but ranks": {"axes": {"cut": ["1"]}},
-            "model.adapter_layers: '7' is no linear layer of": {"model": {"adapter_layers": ["7"]}},
+            "^scheme.granularity: .*model.adapters": {"scheme": {"granularity": "coordinate"}},
+            "^axes.cut: .*model.adapters": {"axes": {"cut": ["1"]}},
+            "^model.adapter_layers: '7' .* 1, 3": {"model": {"adapter_layers": ["7"]}},
         }.items(),
     )
     def test_what_contradicts_it_is_refused(self, problem: str, sections: dict[str, Any]) -> None:

@@ -75,33 +75,28 @@ def test_no_place_sees_the_token_that_it_is_to_tell(name: str, options: dict[str
 
 
 BAD: list[tuple[str, dict[str, Any], ModelContext, str]] = [
-    ("GPT2Config", {"vocab_size": 28}, LANGUAGE,
-     "model.options.vocab_size: 28 is too small for the data's 29 tokens"),
-    ("GPT2Config", {"n_positions": 7}, LANGUAGE,
-     "model.options.n_positions: 7 is too small for the data's 8 positions"),
-    ("GPT2Config", {"max_position_embeddings": 7}, LANGUAGE,
-     "model.options.max_position_embeddings: 7 is too small for the data's 8 positions"),
-    ("BertConfig", {"num_labels": 3}, LABELS,
-     "model.options.num_labels: 3 is too small for the data's 4 classes"),
-    ("GPT2Config", {"eos_token_id": 29}, LANGUAGE,
-     "model.options.eos_token_id: 29 is not one of the 29 tokens"),
-    ("GPT2Config", {"use_cache": True}, LANGUAGE,
-     "model.options.use_cache: training has no use for a cache; leave it out"),
-    ("GPT2Config", {"n_layers": 2}, LANGUAGE,
-     "model.options.n_layers: GPT2Config has no such key"),
-    ("ViTConfig", {}, LANGUAGE,
-     "model.name: transformers has no CausalLM model of a ViTConfig, which data for language "
-     "needs"),
-]  # fmt: skip
+    ("GPT2Config", {"vocab_size": 28}, LANGUAGE, "model.options.vocab_size: 28 .*29 tokens"),
+    ("GPT2Config", {"n_positions": 7}, LANGUAGE, "model.options.n_positions: 7 .*8 positions"),
+    (
+        "GPT2Config",
+        {"max_position_embeddings": 7},
+        LANGUAGE,
+        "model.options.max_position_embeddings: 7 .*8 positions",
+    ),
+    ("BertConfig", {"num_labels": 3}, LABELS, "model.options.num_labels: 3 .*4 classes"),
+    ("GPT2Config", {"eos_token_id": 29}, LANGUAGE, "model.options.eos_token_id: 29 .*29 tokens"),
+    ("GPT2Config", {"use_cache": True}, LANGUAGE, "model.options.use_cache: .*cache"),
+    ("GPT2Config", {"n_layers": 2}, LANGUAGE, "model.options.n_layers: GPT2Config "),
+    ("ViTConfig", {}, LANGUAGE, "model.name: .*CausalLM .*ViTConfig"),
+]
 
 
-@pytest.mark.parametrize(("name", "options", "context", "message"), BAD)
+@pytest.mark.parametrize(("name", "options", "context", "reason"), BAD)
 def test_what_does_not_fit_is_said(
-    name: str, options: dict[str, Any], context: ModelContext, message: str
+    name: str, options: dict[str, Any], context: ModelContext, reason: str
 ) -> None:
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(ConfigError, match=f"^{reason}.*$"):
         make(name, options, context)
-    assert list(caught.value.problems) == [message]
 
 
 def test_other_paths_are_as_they_were() -> None:

@@ -145,7 +145,7 @@ def test_every_architecture_keeps_its_function_and_is_cut_exactly(entry: Entry) 
     """Also where norms mix units: those are not cut."""
     net, inputs = entry.make()
     if entry.name in NOTHING_TO_FACTORISE:
-        with pytest.raises(ConfigError, match="no layer to factorise"):
+        with pytest.raises(ConfigError, match=r"^model\.factorised: .*no layer"):
             factorised(net)
         return
     low = factorised(net)
@@ -188,11 +188,11 @@ def test_which_layers_are_factorised() -> None:
     assert low.tied.weight is low.tied_too.weight
     assert list(factors_of(factorised(net, skip=()))) == ["first", "plain", "last"]
     assert list(factors_of(factorised(net, skip=["first", "alias"]))) == ["last"]
-    with pytest.raises(ConfigError, match="skip: 'frist' is not one of the layers first, plain"):
+    with pytest.raises(ConfigError, match=r"^skip: 'frist' .*first, plain"):
         factorised(net, skip=["frist"])
-    with pytest.raises(ConfigError, match=r"rank_share: 1.5 is not in \(0, 1\]"):
+    with pytest.raises(ConfigError, match=r"^rank_share: 1\.5 .*\(0, 1\]"):
         factorised(net, rank_share=1.5)
-    with pytest.raises(ConfigError, match=r"no layer to factorise: of its 2 linear layers"):
+    with pytest.raises(ConfigError, match=r"^model\.factorised: Sequential .*2 linear layers"):
         factorised(nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8)))
     assert isinstance(factorised(nn.Linear(8, 8), skip=()), Factors)
 
@@ -330,15 +330,11 @@ def test_a_module_of_ones_own_is_factorised_by_the_config() -> None:
 
 
 REFUSED: dict[str, dict[str, Any]] = {
-    "scheme.granularity: 'coordinate' masks single weights": {
-        "scheme": {"granularity": "coordinate"}
-    },
-    "axes.cut: with model.factorised nothing but ranks is cut": {"axes": {"cut": ["0"]}},
-    "model.scaler: makes up for units left out": {
-        "model": {**LOW, "name": "preresnet18", "scaler": True}
-    },
-    "model.rank_share: goes with factorised = true": {"model": {"rank_share": "1/2"}},
-    "scheme.alignment: 'independent' needs the layers as they are": {
+    "scheme.granularity: 'coordinate' ": {"scheme": {"granularity": "coordinate"}},
+    "axes.cut: .*model.factorised": {"axes": {"cut": ["0"]}},
+    "model.scaler: .*units": {"model": {**LOW, "name": "preresnet18", "scaler": True}},
+    "model.rank_share: .*factorised = true": {"model": {"rank_share": "1/2"}},
+    "scheme.alignment: 'independent' .*layers": {
         "scheme": {"name": "random", "sampling": "fixed", "alignment": "independent"},
         "model": {**LOW, "name": "preresnet18", "width": 4},
     },
@@ -346,19 +342,18 @@ REFUSED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("message", REFUSED)
-def test_what_is_not_defined_is_refused(message: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        prepare(parse({"model": LOW, **REFUSED[message]}), data=tiny_images())
-    assert str(caught.value).startswith(message)
+@pytest.mark.parametrize("reason", REFUSED)
+def test_what_is_not_defined_is_refused(reason: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{reason}"):
+        prepare(parse({"model": LOW, **REFUSED[reason]}), data=tiny_images())
 
 
 def test_own_axes_and_models_without_a_layer_to_factorise_are_refused() -> None:
     net = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.Linear(8, 10))
     config = parse({"model": {**LOW, "name": "own"}})
-    with pytest.raises(ConfigError, match=r"model\.factorised: Sequential has no layer"):
+    with pytest.raises(ConfigError, match=r"^model\.factorised: Sequential .*no layer"):
         prepare(config, net, tiny_images())
-    with pytest.raises(ConfigError, match="leave out axes="):
+    with pytest.raises(ConfigError, match=r"^model\.factorised: .*axes="):
         prepare(config, net, tiny_images(), declare(tensors_of(net), {}))
 
 
