@@ -102,20 +102,12 @@ def prepare(
     ``say`` is told what is being done with a large model, which takes minutes.
     Raises `ConfigError` with every misfit it can find.
     """
-    own_model, own_data, own_axes = module is not None, data is not None, axes is not None
-    problems = component_problems(config, own_data, loss is not None)
-    problems += setting_problems(config, own_model, own_axes, partition is not None)
-    refuse(problems)
-    check_kinds(module, data, loss or functional.cross_entropy)
-    refuse(own_problems(config, own_model, own_data))
-
-    if data is None:
-        data = load_data(config)
-    else:
-        data = limit(data, config.data.examples, config.data.test_examples)
-    data = hold_out(data, config.data.held_out, config.seed)
-    task = make_task(config, data, loss)
-    source = data  # who has which examples follows from it, whatever the task makes of them
+    own_axes = axes is not None
+    _check_given(config, module, data, own_axes, loss, partition)
+    source = _load_examples(
+        config, data
+    )  # clients are drawn from it, whatever the task makes of it
+    task = make_task(config, source, loss)
     data, loss = apply_task(task, source), task.loss
     is_plain = data.classes is not None and not cross_entropy_options(loss, data)
     given = config
@@ -140,6 +132,7 @@ def prepare(
         if own_axes:
             raise ConfigError("model.share: finds its axes itself; leave those given in Python out")
         module, built_in = take_share(config, module, data.example), None
+
     if findings is None:
         check_fit(module, data, loss)
         task = fit_metrics(config, task, module, data)
@@ -157,7 +150,60 @@ def prepare(
         cut_axes = only_cut_ranks(config, module, cut_axes)
     else:
         cut_axes = findings.axes
-    problems = least_problems(config, cut_axes)
+    make = partial(make_scheme, config, module, cut_axes, is_plain, own_axes)
+    partition, scheme = _share_out(config, source, cut_axes, partition, make)
+    if findings is None:
+        _warn_of_defaults(default_lines(given, config, partition), data)
+    clients = PartitionedClients(data, partition)
+    setup = assemble_setup(config, module, cut_axes, scheme, clients, task)
+    constants = constant_names(module) if findings is None else findings.constants
+    setup = replace(setup, constants=constants)
+
+    _check_setup(config, setup)
+    if findings is None:
+        say("preparing its sub-models: built and tried")
+        try_scheme(setup)
+        check_builds(module, cut_axes, scheme, config, data, loss, built_in)
+    if config.engine.name != "flower":  # a device tells itself, when it knows what it has
+        refuse(lone.problems(setup, config.train.rounds))
+    return setup
+
+
+def _check_given(
+    config: Config,
+    module: nn.Module | None,
+    data: Dataset | None,
+    own_axes: bool,
+    loss: Loss | None,
+    partition: Partition | None,
+) -> None:
+    """Raise `ConfigError` for settings and objects given in Python, before anything is made."""
+    own_model, own_data = module is not None, data is not None
+    problems = component_problems(config, own_data, loss is not None)
+    problems += setting_problems(config, own_model, own_axes, partition is not None)
+    refuse(problems)
+    check_kinds(module, data, loss or functional.cross_entropy)
+    refuse(own_problems(config, own_model, own_data))
+
+
+def _load_examples(config: Config, data: Dataset | None) -> Dataset:
+    """The configured or the given data, limited, with its held-out part."""
+    if data is None:
+        data = load_data(config)
+    else:
+        data = limit(data, config.data.examples, config.data.test_examples)
+    return hold_out(data, config.data.held_out, config.seed)
+
+
+def _share_out(
+    config: Config,
+    source: Dataset,
+    axes: Axes,
+    partition: Partition | None,
+    make: Callable[[], Scheme],
+) -> tuple[Partition, Scheme]:
+    """The partition and the scheme; raises `ConfigError` with the problems of both."""
+    problems = least_problems(config, axes)
     scheme: Scheme | None = None
     try:
         partition = partition or split_data(config, source)
@@ -167,35 +213,32 @@ def prepare(
         else:
             problems += error.problems
     try:
-        scheme = make_scheme(config, module, cut_axes, is_plain, own_axes)
+        scheme = make()
     except ConfigError as error:
         problems += error.problems
     if problems or partition is None or scheme is None:
         raise ConfigError(problems)
-    if findings is None and (lines := default_lines(given, config, partition)):
+    return partition, scheme
+
+
+def _warn_of_defaults(lines: list[str], data: Dataset) -> None:
+    """Warn of defaults that the size of the data changed."""
+    if lines:
         classes = "" if data.classes is None else f" of {data.classes} classes"
         _log.warning("%s: follows from %d training examples%s, as nothing else is set",
                      ", ".join(lines), len(data.train), classes)  # fmt: skip
-    clients = PartitionedClients(data, partition)
-    setup = assemble_setup(config, module, cut_axes, scheme, clients, task)
-    constants = constant_names(module) if findings is None else findings.constants
-    setup = replace(setup, constants=constants)
 
+
+def _check_setup(config: Config, setup: Setup) -> None:
+    """Raise `ConfigError` where the parts do not go together."""
     if config.clients.least is not None and not setup.population.sample(0):
         raise ConfigError(f"clients.least: no client can hold {config.clients.least:g}")
     if config.train.evaluate_clients != "no":
         client_tests(setup.clients, setup.population.count)  # or says why it cannot be
     refuse(product_problems(setup) + finish_problems(config, setup))
     if setup.keeps_slots:
-        parameters = trainable_parameters(module)
+        parameters = trainable_parameters(setup.module)
         refuse(slot_problems(setup.work.optimiser, config.local.optimiser, parameters))
-    if findings is None:
-        say("preparing its sub-models: built and tried")
-        try_scheme(setup)
-        check_builds(module, cut_axes, scheme, config, data, loss, built_in)
-    if config.engine.name != "flower":  # a device tells itself, when it knows what it has
-        refuse(lone.problems(setup, config.train.rounds))
-    return setup
 
 
 def _make_model(config: Config, data: Dataset, is_empty: bool) -> nn.Module:
