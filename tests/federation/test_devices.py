@@ -726,7 +726,7 @@ def test_labels_that_nobody_asked_for_are_not_kept(caplog: pytest.LogCaptureFixt
     setup, _ = over(config, Telling({1: Means(OwnData(part=0))}))
     assert isinstance(setup.clients, DeviceClients)
     assert setup.clients.roster.wait(0) == []
-    assert "which nobody asked for" in caplog.text
+    assert "labels" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -734,7 +734,7 @@ def test_labels_that_nobody_asked_for_are_not_kept(caplog: pytest.LogCaptureFixt
 )
 def test_a_damaged_list_of_devices_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "devices.json").write_bytes(text.encode("utf-8", "surrogatepass"))
-    with pytest.raises(CheckpointError, match=r"devices\.json: damaged"):
+    with pytest.raises(CheckpointError, match=r"devices\.json: "):
         read_roster(tmp_path / "devices.json")
 
 
@@ -757,12 +757,12 @@ def test_a_round_that_nobody_answers_is_tried_again_and_then_stops_resumably(
     post = Neighbours(parts(1))
     post.spoil[2**63] = silence
     setup, engine = over(config, post)
-    with pytest.raises(SilentRoundError, match="round 1: no update"):
+    with pytest.raises(SilentRoundError, match="round 1: "):
         step(setup, initial_state(setup), engine, CostModel(setup.module, Facts.of(
             setup.clients.dataset).example))  # fmt: skip
     folder = RunFolder(tmp_path / "run")
     folder.create(config)
-    with pytest.raises(Interruption, match="stopped after round 0 of 2: round 1: no update"):
+    with pytest.raises(Interruption, match=r"round 0 .*: round 1: "):
         run_rounds(Training(config, setup, engine, checkpoint_every=1), folder)
     assert len([1 for _, kind, _ in post.sent if kind == "train"]) == 3
     post.spoil.clear()
@@ -922,11 +922,11 @@ def test_own_data_is_read_from_pictures_and_arrays(tmp_path: Path) -> None:
         assert torch.equal(own.y, found.y)
     (tmp_path / "pictures" / "dog").mkdir()
     Image.new("L", (4, 4)).save(tmp_path / "pictures" / "dog" / "1.png")
-    with pytest.raises(DataError, match="dog: no class of the run; those are ant, bee, cat"):
+    with pytest.raises(DataError, match=r"dog: .*ant, bee, cat"):
         OwnData(tmp_path / "pictures").read(Config(), facts)
-    with pytest.raises(DataError, match="labels must be 0 to 1"):
+    with pytest.raises(DataError, match=r"own\.npz: labels .*\b1$"):
         OwnData(tmp_path / "own.npz").read(Config(), replace(facts, classes=2))
-    with pytest.raises(DataError, match=r"inputs of \(3, 4, 4\), but the run's are \(3, 8, 8\)"):
+    with pytest.raises(DataError, match=r"\(3, 4, 4\), .*\(3, 8, 8\)"):
         OwnData(tmp_path / "own.npz").read(Config(), replace(facts, inputs=(3, 8, 8)))
 
 
@@ -946,7 +946,7 @@ def test_memory_becomes_the_largest_capacity_that_fits() -> None:
         for short, capacity in ((0, 1.0), (1, 0.5)):
             args = (config, setup, facts.example, memory - short)
             assert fitting_capacity(*args, copies=copies) == capacity
-    with pytest.raises(ConfigError, match=r"the smallest, 0.25, needs .* parameters"):
+    with pytest.raises(ConfigError, match=r"\b0\.25\b"):
         fitting_capacity(config, setup, facts.example, 10**9, taken_bytes=10**9 - 10**4)
     assert [offered_capacity(config, c) for c in (1, 0.9, 0.5, 0.3)] == [1, 0.5, 0.5, 0.25]
 
@@ -1020,5 +1020,5 @@ def test_what_makes_no_sense_over_devices_is_refused_at_once() -> None:
     config = config_of(
         scheme={"name": "masked-sgd"}, clients={"count": 1, "per_round": 1, "capacities": [0.5]}
     )
-    with pytest.raises(ConfigError, match="'masked-sgd' is training on a single machine"):
+    with pytest.raises(ConfigError, match=r"^scheme\.name: 'masked-sgd'"):
         over(config, Neighbours({}))

@@ -290,7 +290,7 @@ def test_tasks_carry_no_tokeniser_and_a_later_process_finds_it(tmp_path: Path) -
     task = briefing(config, facts)
     assert "alphabet" not in str(task)
     means = Means(OwnData.of(f"text:{tmp_path / 'train' / 'ann.txt'}"))
-    with pytest.raises(DataError, match=r"the server's tokens are not there .*join again"):
+    with pytest.raises(DataError, match=r"encoding-\w+\.json: .*tokens"):
         _ = Device(task, means).examples
     first = Device(question, means).examples
     for file in (tmp_path / "cache" / "devices").glob("*.safetensors"):
@@ -301,7 +301,7 @@ def test_tasks_carry_no_tokeniser_and_a_later_process_finds_it(tmp_path: Path) -
     kept_tokens.write_text(json.dumps({**values, "tokens": values["tokens"] + " "}))
     for file in (tmp_path / "cache" / "devices").glob("*.safetensors"):
         file.unlink()
-    with pytest.raises(DataError, match="another one than the facts say"):
+    with pytest.raises(DataError, match=r"\(encoding: "):
         _ = Device(task, means).examples
 
 
@@ -328,12 +328,12 @@ def test_tokens_that_are_not_those_of_the_facts_are_refused(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"deviation": 0.0}, "column 'size' has no mean and deviation"),
-        ({"mean": float("nan")}, "column 'size' has no mean and deviation"),
-        ({"words": []}, "inputs of "),
-        ({"name": "weight"}, "no column 'weight', as the run has"),
-        ("labels", "column 'target' holds words, and the run's holds numbers"),
-        ("columns", "a table without columns"),
+        ({"deviation": 0.0}, "encoding: .*'size'"),
+        ({"mean": float("nan")}, "encoding: .*'size'"),
+        ({"words": []}, r"\(6,\).*\(7,\)"),
+        ({"name": "weight"}, "--data: .*'weight'"),
+        ("labels", "csv: .*'target'"),
+        ("columns", "encoding: .*columns"),
     ],
 )
 def test_statistics_that_make_no_sense_are_refused(
@@ -374,29 +374,29 @@ def refusals(folder: Path) -> dict[str, tuple[Config, str, tuple[str, ...], str]
     np.savez(folder / "targets.npz", x=tokens, y=tokens - 7)
     np.savez(folder / "short.npz", x=tokens[:, :4], y=tokens)
     return {
-        "no column": (table, f"csv:{folder / 'no column.csv'}", (), "no column 'colour', as"),
-        "no label": (table, f"csv:{folder / 'label.csv'}", (), "eh in column 'target' is"),
-        "words": (table, f"csv:{folder / 'words.csv'}", (), "words, and the run's holds"),
-        "a gap": (table, f"csv:{folder / 'gap.csv'}", (), "'size' .1, first in row 1"),
+        "no column": (table, f"csv:{folder / 'no column.csv'}", (), "no column.csv .*'colour'"),
+        "no label": (table, f"csv:{folder / 'label.csv'}", (), ": eh .*'target'"),
+        "words": (table, f"csv:{folder / 'words.csv'}", (), "words.csv: .*'size'"),
+        "a gap": (table, f"csv:{folder / 'gap.csv'}", (), "'size' .1, .*row 1"),
         "other target": (table, f"csv:{folder / 'table' / 'ann.csv'}", ("data.target=price",),
-                         "no column 'price'"),
+                         "column 'price'"),
         "unknown key": (table, f"csv:{folder / 'table' / 'ann.csv'}", ("data.colour=1",),
-                        "data.colour: no such key"),
+                        "data.colour: "),
         "other section": (table, f"csv:{folder / 'table' / 'ann.csv'}", ("local.lr=1",),
-                          "--set local: want data.KEY=VALUE"),
+                          "--set local: "),
         "no number": (table, f"csv:{folder / 'table' / 'ann.csv'}", ("data.test_share=much",),
-                      "data.test_share: 'much' is not a number"),
-        "text for a table": (table, f"text:{folder / 'own.txt'}", (), "data is no text"),
-        "a table for text": (text, f"csv:{folder / 'label.csv'}", (), "data is no table"),
-        "empty": (text, f"text:{folder / 'empty.txt'}", (), "there is no text in it"),
-        "too short": (text, f"text:{folder / 'own.txt'}", (), "data.length: 8 tokens"),
-        "strange": (text, f"text:{folder / 'strange.txt'}", (), "'Ω' at character 15"),
-        "digits": (text, "digits", (), "inputs of"),
-        "large tokens": (text, f"{folder / 'large.npz'}", (), "tokens must be 0 to"),
-        "halves": (text, f"{folder / 'halves.npz'}", (), "not all inputs are whole numbers"),
-        "targets": (text, f"{folder / 'targets.npz'}", (), "targets must be 0 to"),
-        "short": (text, f"{folder / 'short.npz'}", (), r"inputs of \(4,\), but"),
-        "fashion": (images, f"{folder / 'nothing'}", (), "no such file"),
+                      "data.test_share: 'much'"),
+        "text for a table": (table, f"text:{folder / 'own.txt'}", (), "--data: .*text"),
+        "a table for text": (text, f"csv:{folder / 'label.csv'}", (), "--data: .*table"),
+        "empty": (text, f"text:{folder / 'empty.txt'}", (), "empty.txt: "),
+        "too short": (text, f"text:{folder / 'own.txt'}", (), "data.length: 8 "),
+        "strange": (text, f"text:{folder / 'strange.txt'}", (), "'Ω' .*15"),
+        "digits": (text, "digits", (), r"digits: .*\(1, 8, 8\)"),
+        "large tokens": (text, f"{folder / 'large.npz'}", (), "large.npz: .*tokens"),
+        "halves": (text, f"{folder / 'halves.npz'}", (), "halves.npz: .*inputs"),
+        "targets": (text, f"{folder / 'targets.npz'}", (), "targets.npz: .*targets"),
+        "short": (text, f"{folder / 'short.npz'}", (), r"short.npz: .*\(4,\)"),
+        "fashion": (images, f"{folder / 'nothing'}", (), "nothing: "),
     }  # fmt: skip
 
 
@@ -415,8 +415,8 @@ def test_classes_are_numbered_by_their_names(tmp_path: Path) -> None:
     turned = replace(facts, names=tuple(reversed(facts.names)))
     assert torch.equal(OwnData.of("digits").read(config, turned).y, 9 - plain.y)
     fewer = replace(facts, names=facts.names[:9], classes=9)
-    with pytest.raises(SubmodelError, match="9 is no class of the run; those are 0, 1"):
+    with pytest.raises(SubmodelError, match=r"digits: 9 .*0, 1"):
         OwnData.of("digits").read(config, fewer)
     other = replace(facts, mean=(0.5,))
-    with pytest.raises(SubmodelError, match="normalised by other means"):
+    with pytest.raises(SubmodelError, match=r"digits: .*normalised"):
         OwnData.of("digits").read(config, other)

@@ -90,7 +90,7 @@ def test_an_honest_answer_is_read() -> None:
 
 def test_passes_are_those_of_the_widths_that_were_asked() -> None:
     plain_steps = replace(TASK, step_rule=None)
-    with pytest.raises(WireError, match="it tells of 1 widths; 0 were asked"):
+    with pytest.raises(WireError, match=r"\b1 widths\b.*\b0\b"):
         read_update(travelled(dict(HONEST.head), dict(HONEST.tensors)), plain_steps)
 
 
@@ -104,7 +104,7 @@ def test_a_task_travels_with_the_step_rule_of_the_scheme_or_without() -> None:
         assert (read.step_rule, read.work) == (sent.step_rule, sent.work)
     assert task.step_rule == NestedSteps((0.25, 0.5), 0.5)
     parcel = task_parcel(task, setup.module, False, "exact")
-    with pytest.raises(WireError, match="a rule that the scheme of the run does not have"):
+    with pytest.raises(WireError, match="rule"):
         read_task(parcel, replace(setup, scheme=Static()))
 
 
@@ -134,7 +134,7 @@ def test_a_report_is_read_or_refused(head: dict[str, Any]) -> None:
 
 @given(st.dictionaries(st.just("rows"), tensors))
 def test_statistics_are_read_or_refused(parts: dict[str, torch.Tensor]) -> None:
-    with pytest.raises(WireError, match="no statistics"):
+    with pytest.raises(WireError, match="statistics"):
         read_moments(travelled({}, parts), 7)
 
 

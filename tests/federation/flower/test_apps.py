@@ -344,10 +344,10 @@ def test_a_run_that_failed_goes_on_in_its_folder_with_other_nodes(tmp_path: Path
 def test_a_run_that_gives_up_says_why_in_its_folder(tmp_path: Path) -> None:
     config, grid = config_of(devices={"tries": 2}), Village()
     grid.spoil = dict.fromkeys(grid.contexts, failed)
-    with pytest.raises(SubmodelError, match="stopped after round 0"):
+    with pytest.raises(SubmodelError, match=r"\bround 0\b"):
         run(tmp_path / "run", config, grid)
     folder = RunFolder(tmp_path / "run")
-    assert "stopped after round 0 of 2" in folder.stopped_file.read_text()
+    assert "round 0" in folder.stopped_file.read_text()
     grid.spoil = {}
     run(folder.path, config, grid)
     assert not folder.stopped_file.exists()
@@ -356,7 +356,7 @@ def test_a_run_that_gives_up_says_why_in_its_folder(tmp_path: Path) -> None:
 def test_a_run_that_is_trained_already_is_left_alone(tmp_path: Path) -> None:
     config, folder = config_of(), RunFolder(tmp_path / "run")
     folder.create(config)
-    with folder.lock(), pytest.raises(SubmodelError, match="another process is training"):
+    with folder.lock(), pytest.raises(SubmodelError, match=f"^{folder.path}: .*process"):
         run(folder.path, config, Village())
     assert not folder.stopped_file.exists()
 
@@ -372,16 +372,16 @@ def test_what_a_run_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     named = server_app.folder_of({**given, "folder": "", "settings": "name=chosen"})
     assert named.path.resolve() == tmp_path / "runs" / "chosen"
     for key in ("config", "folder"):
-        with pytest.raises(ConfigError, match=f"{key}: a/b must be absolute"):
+        with pytest.raises(ConfigError, match=f"^{key}: a/b "):
             server_app.folder_of({**given, key: "a/b"})
 
 
 @pytest.mark.parametrize(
     ("node_config", "payload", "problem"),
     [
-        ({"partition-id": 0}, b"no message", "the message: it cannot be read"),
-        ({}, None, "this device has no data"),
-        ({"part": 4}, None, "part 4: the run has clients 0 to 3"),
+        ({"partition-id": 0}, b"no message", "message: "),
+        ({}, None, "data"),
+        ({"part": 4}, None, "part 4: "),
         ({"data": "/nowhere.npz"}, None, "/nowhere.npz"),
         ({"part": 0, "capacity": "0.1"}, None, "capacity"),
     ],
@@ -404,9 +404,9 @@ def test_a_node_says_what_is_wrong_with_it(
 @pytest.mark.parametrize(
     ("address", "reason"),
     [
-        ("127.0.0.1", "is not an address"),
-        ("10.1.2.3:8000", "without one only 127.0.0.1 is allowed"),
-        ("127.0.0.1:1", "connection refused"),
+        ("127.0.0.1", "^'127.0.0.1' "),
+        ("10.1.2.3:8000", "^--superlink 10.1.2.3:8000: .*--ca"),
+        ("127.0.0.1:1", "^--superlink 127.0.0.1:1: "),
     ],
 )
 def test_anothers_superlink_must_be_reached_over_loopback_or_tls(address: str, reason: str) -> None:
@@ -420,5 +420,5 @@ def test_where_a_run_is_served() -> None:
 
 
 def test_a_run_of_flwr_run_is_not_served(tmp_path: Path) -> None:
-    with pytest.raises(SubmodelError, match=f"flwr run APP --run-config 'folder=\"{tmp_path}\"'"):
+    with pytest.raises(SubmodelError, match=f"--run-config 'folder=\"{tmp_path}\"'"):
         ServingPlace.load(RunFolder(tmp_path))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import socket
 import ssl
@@ -72,7 +73,7 @@ def test_devices_accept_the_server_under_its_names(federation: Federation, name:
 def test_devices_refuse_the_server_under_another_name(federation: Federation, name: str) -> None:
     with pytest.raises(ssl.SSLCertVerificationError, match=r"[Mm]ismatch"):
         handshake(federation.server, federation.server.ca, name)
-    with pytest.raises(SubmodelError, match=rf"not for {name} but for {HOST}, 192\.0\.2\.7, local"):
+    with pytest.raises(SubmodelError, match=rf"{name} .*{HOST}, 192\.0\.2\.7, local"):
         federation.check(name)
 
 
@@ -80,10 +81,10 @@ def test_devices_refuse_the_server_of_another_federation(
     federation: Federation, tmp_path: Path
 ) -> None:
     other = credentials.create(tmp_path / "other", [HOST], ["phone"])
-    with pytest.raises(ssl.SSLCertVerificationError, match="unable to get local issuer"):
+    with pytest.raises(ssl.SSLCertVerificationError, match="local issuer"):
         handshake(other.server, federation.server.ca, HOST)
     shutil.copy(federation.server.ca, other.server.ca)
-    with pytest.raises(SubmodelError, match="not signed by"):
+    with pytest.raises(SubmodelError, match=f"{other.server.certificate}: .*{other.server.ca}"):
         other.check(HOST)
 
 
@@ -149,7 +150,7 @@ def test_private_files_are_private_under_any_umask(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["ca.key", "server/server.key", "devices/pi-2/device.key"])
 def test_a_key_that_others_can_read_is_refused(federation: Federation, name: str) -> None:
     (federation.folder / name).chmod(0o640)
-    with pytest.raises(SubmodelError, match=rf"{name}: a private key .* \(mode 0640\): chmod 600"):
+    with pytest.raises(SubmodelError, match=rf"{name}: .*0640.*chmod 600"):
         credentials.load_federation(federation.folder)
 
 
@@ -158,7 +159,7 @@ def test_a_key_that_others_can_read_is_refused(federation: Federation, name: str
 )
 def test_a_missing_file_is_named(federation: Federation, name: str) -> None:
     (federation.folder / name).unlink()
-    with pytest.raises(SubmodelError, match=rf"{name}: no such file"):
+    with pytest.raises(SubmodelError, match=f"{name}: "):
         credentials.load_federation(federation.folder)
 
 
@@ -169,7 +170,7 @@ def test_a_server_needs_no_private_key_but_its_own(federation: Federation) -> No
     assert credentials.load_federation(federation.folder) == federation
     assert len(federation.public_keys()) == 2
     assert credentials.add(federation.folder, ["third"]).devices == ("phone", "pi-2", "third")
-    with pytest.raises(SubmodelError, match=r"ca\.key: no such file"):
+    with pytest.raises(SubmodelError, match=r"ca\.key: "):
         credentials.renew_certificate(federation.folder)
 
 
@@ -178,7 +179,7 @@ def test_a_certificate_out_of_its_time_is_refused(federation: Federation) -> Non
     federation.check(HOST, now - timedelta(hours=23))
     federation.check(HOST, now + timedelta(days=824))
     for when in (now - timedelta(hours=25), now + timedelta(days=826)):
-        with pytest.raises(SubmodelError, match=f"not on {when:%Y-%m-%d}; 'submodel federation"):
+        with pytest.raises(SubmodelError, match=f"{when:%Y-%m-%d}.*'submodel federation renew'"):
             federation.check(HOST, when)
 
 
@@ -201,14 +202,14 @@ def test_a_renewed_server_is_accepted_by_the_old_devices(federation: Federation)
     with pytest.raises(ssl.SSLCertVerificationError):
         handshake(renewed.server, device, HOST)
     renewed.server.key.write_bytes(before[1])
-    with pytest.raises(SubmodelError, match=r"server\.key: not the private key of .*server\.crt"):
+    with pytest.raises(SubmodelError, match=r"server\.key: .*server\.crt"):
         renewed.check("new.example.org")
 
 
 def test_only_the_own_authority_renews(federation: Federation, tmp_path: Path) -> None:
     other = credentials.create(tmp_path / "other", [HOST], ["phone"])
     shutil.copy(other.folder / "ca.key", federation.folder / "ca.key")
-    with pytest.raises(SubmodelError, match=r"ca\.key: not the private key of .*server/ca\.crt"):
+    with pytest.raises(SubmodelError, match=r"ca\.key: .*server/ca\.crt"):
         credentials.renew_certificate(federation.folder)
 
 
@@ -218,7 +219,7 @@ def test_no_certificate_outlives_its_authority() -> None:
     end = certificates.read_certificate(authority.certificate).not_valid_after_utc
     late = certificates.new_server(authority, [HOST], end - timedelta(days=3))
     assert certificates.read_certificate(late.certificate).not_valid_after_utc == end
-    with pytest.raises(SubmodelError, match="the authority of this federation expired on 2039-12"):
+    with pytest.raises(SubmodelError, match="2039-12-30"):
         certificates.new_server(authority, [HOST], end)
 
 
@@ -228,7 +229,7 @@ def test_no_certificate_outlives_its_authority() -> None:
      "fe80::1%eth0", "0.0.0.0", "::", "müller.de", "a..b", "*.example.org", "x" * 64, "a." * 127],
 )  # fmt: skip
 def test_what_is_not_a_host_is_refused(host: str, tmp_path: Path) -> None:
-    with pytest.raises(SubmodelError, match=r"not a host: give a name|not one that devices reach"):
+    with pytest.raises(SubmodelError, match=f"^'?{re.escape(host)}'?(:| )"):
         credentials.create(tmp_path / "federation", [host], ["phone"])
     assert not (tmp_path / "federation").exists()
 
@@ -245,9 +246,9 @@ def test_hosts_are_kept_once_and_in_order(tmp_path: Path) -> None:
 )
 def test_what_is_not_a_name_is_refused(federation: Federation, name: str, tmp_path: Path) -> None:
     before = sorted(federation.folder.rglob("*"))
-    with pytest.raises(SubmodelError, match="is not the name of a device"):
+    with pytest.raises(SubmodelError, match=re.escape(repr(name))):
         credentials.add(federation.folder, ["fine", name])
-    with pytest.raises(SubmodelError, match="is not the name of a device"):
+    with pytest.raises(SubmodelError, match=re.escape(repr(name))):
         credentials.create(tmp_path / "other", [HOST], [name])
     assert sorted(federation.folder.rglob("*")) == before
     assert not (tmp_path / "other").exists()
@@ -256,14 +257,14 @@ def test_what_is_not_a_name_is_refused(federation: Federation, name: str, tmp_pa
 def test_no_device_is_made_twice(federation: Federation) -> None:
     key = federation.folder / "devices/phone/device.key"
     before = key.read_bytes()
-    with pytest.raises(SubmodelError, match="devices/phone: there is a device of this name"):
+    with pytest.raises(SubmodelError, match="devices/phone: "):
         credentials.add(federation.folder, ["new", "phone"])
-    with pytest.raises(SubmodelError, match="new: given twice"):
+    with pytest.raises(SubmodelError, match=r"^new: "):
         credentials.add(federation.folder, ["new", "new"])
     assert key.read_bytes() == before
     assert credentials.load_federation(federation.folder).devices == ("phone", "pi-2")
     shutil.copy(key.with_name("device.pub"), federation.folder / "devices/pi-2/device.pub")
-    with pytest.raises(SubmodelError, match="the same key as that of phone"):
+    with pytest.raises(SubmodelError, match=r"pi-2.*key.*phone"):
         federation.public_keys()
 
 
@@ -289,15 +290,15 @@ def test_only_an_empty_folder_becomes_a_federation(federation: Federation, tmp_p
     before = (federation.folder / "ca.key").read_bytes()
     (tmp_path / "file").write_text("x")
     for taken in (federation.folder, tmp_path / "file"):
-        with pytest.raises(SubmodelError, match="exists and is not an empty folder"):
+        with pytest.raises(SubmodelError, match=f"^{taken}"):
             credentials.create(taken, [HOST], ["phone"])
     assert (federation.folder / "ca.key").read_bytes() == before
     (tmp_path / "empty").mkdir(mode=0o755)
     made = credentials.create(tmp_path / "empty", [HOST], ["phone"])
     assert stat.S_IMODE(made.folder.stat().st_mode) == 0o700
-    with pytest.raises(SubmodelError, match="file/below: Not a directory"):
+    with pytest.raises(SubmodelError, match="file/below: "):
         credentials.create(tmp_path / "file/below", [HOST], ["phone"])
-    with pytest.raises(SubmodelError, match="give at least one host"):
+    with pytest.raises(SubmodelError, match="host"):
         credentials.create(tmp_path / "none", [], ["phone"])
 
 
@@ -305,32 +306,32 @@ def test_damaged_files_are_named(federation: Federation) -> None:
     public = federation.folder / "devices/phone/device.pub"
     for content in ("garbage", "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIB" + "A" * 42):
         public.write_text(content)
-        with pytest.raises(SubmodelError, match=r"device\.pub: not an OpenSSH public key of the"):
+        with pytest.raises(SubmodelError, match=r"device\.pub: .*OpenSSH"):
             federation.public_keys()
     federation.server.key.write_text("garbage")
-    with pytest.raises(SubmodelError, match=r"server\.key: not an elliptic-curve private key"):
+    with pytest.raises(SubmodelError, match=r"server\.key: .*elliptic"):
         federation.check(HOST)
     federation.server.certificate.write_text("garbage")
-    with pytest.raises(SubmodelError, match=r"server\.crt: not a certificate in PEM"):
+    with pytest.raises(SubmodelError, match=r"server\.crt: .*PEM"):
         federation.check(HOST)
 
 
 def test_a_device_checks_its_own_credentials(federation: Federation, tmp_path: Path) -> None:
     home = tmp_path / "device"
-    with pytest.raises(SubmodelError, match="device: no such folder; copy devices/NAME"):
+    with pytest.raises(SubmodelError, match=r"device: .*devices/NAME"):
         credentials.load_device(home)
     shutil.copytree(federation.folder / "devices/phone", home)
     files = credentials.load_device(home)
     assert load_ssh_private_key(files.key.read_bytes(), None)
     files.key.chmod(0o644)
-    with pytest.raises(SubmodelError, match=r"device\.key: a private key that others can reach"):
+    with pytest.raises(SubmodelError, match=r"device\.key: .*0644"):
         credentials.load_device(home)
     files.key.chmod(0o600)
     files.key.write_bytes(federation.server.key.read_bytes())
-    with pytest.raises(SubmodelError, match=r"device\.key: not an OpenSSH private key of the kind"):
+    with pytest.raises(SubmodelError, match=r"device\.key: .*OpenSSH"):
         credentials.load_device(home)
     files.ca.unlink()
-    with pytest.raises(SubmodelError, match=r"ca\.crt: no such file"):
+    with pytest.raises(SubmodelError, match=r"ca\.crt: "):
         credentials.load_device(home)
 
 
@@ -386,12 +387,12 @@ def test_devices_by_number_by_name_and_later(federation_command: Run) -> None:
 
 
 BAD = {
-    "no host": (["init"], "Missing option"),
-    "both": (["init", "--host", HOST, "--devices", "2", "--device", "a"], "not both"),
-    "none": (["init", "--host", HOST, "--devices", "0"], "is not in the range"),
-    "a port": (["init", "--host", "fl:9092"], "error: 'fl:9092' is not a host"),
-    "no federation": (["add", "a"], "error: federation: not the folder of a federation; make one"),
-    "nothing to renew": (["renew"], "error: federation: not the folder of a federation"),
+    "no host": (["init"], "--host"),
+    "both": (["init", "--host", HOST, "--devices", "2", "--device", "a"], "--devices"),
+    "none": (["init", "--host", HOST, "--devices", "0"], "--devices"),
+    "a port": (["init", "--host", "fl:9092"], "error: 'fl:9092'"),
+    "no federation": (["add", "a"], "error: federation: "),
+    "nothing to renew": (["renew"], "error: federation: "),
 }
 
 
@@ -410,6 +411,6 @@ def test_without_the_package_a_sentence_says_what_to_install() -> None:
     command = [sys.executable, "-c", code, "federation", "init", "--host", HOST]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 2
-    assert result.stderr.splitlines() == [
-        "error: a federation needs the package 'cryptography': pip install 'submodel[flower]'"
-    ]
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("error: ")
+    assert line.endswith(": pip install 'submodel[flower]'")

@@ -305,7 +305,7 @@ def test_an_answer_has_no_more_objects_and_chunks_than_its_message() -> None:
 
     assert push("a", 14) == push("a", 14) == "stored"  # again, if the first reply was lost
     for to, objects in (("a", 17), ("a", 10_000), ("b", 6)):
-        with pytest.raises(FlowerError, match="objects answer"):
+        with pytest.raises(FlowerError, match="objects"):
             push(to, objects)
 
     def store(content: bytes) -> object:
@@ -315,7 +315,7 @@ def test_an_answer_has_no_more_objects_and_chunks_than_its_message() -> None:
     head = b"Array id 9" + bytes(1)
     many = json.dumps({"arraychunk_ids": [0] * 17}).encode()
     for body in (many, b"[" * 100_000, b"9" * (bounds.TREE_BYTES + 1)):
-        with pytest.raises(FlowerError, match="an array of"):
+        with pytest.raises(FlowerError, match="array"):
             store(head + body)
 
 
@@ -335,7 +335,7 @@ def test_flower_reads_a_node_config_back(values: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("key", ["", "a b", "a=b", "a.b", '"a"', "ä"])
 def test_a_name_that_flower_would_misread_is_refused(key: str) -> None:
-    with pytest.raises(SubmodelError, match="is not a name for a setting"):
+    with pytest.raises(SubmodelError, match=re.escape(repr(key))):
         node_config({key: 1})
 
 
@@ -344,10 +344,10 @@ def test_a_name_that_flower_would_misread_is_refused(key: str) -> None:
 
 def test_without_credentials_only_this_machine(tmp_path: Path) -> None:
     for host in ("0.0.0.0", "10.0.0.5", "::", "server.example"):
-        with pytest.raises(SubmodelError, match="needs credentials"):
+        with pytest.raises(SubmodelError, match=f"{host} .*credentials"):
             Superlink(host, 9092, tmp_path, tmp_path / "log", None, None)
     for address in ("10.0.0.5:9092", "server.example:9092"):
-        with pytest.raises(SubmodelError, match="joined with credentials"):
+        with pytest.raises(SubmodelError, match="credentials"):
             Supernode(address, tmp_path, tmp_path / "log", None, {})
 
 
@@ -367,16 +367,16 @@ def test_where_this_machine_reaches_its_superlink(tmp_path: Path, host: str, add
 
 @pytest.mark.parametrize("address", ["", "host", "host:", ":1", "host:0", "host:65536", "::1:1"])
 def test_what_is_no_address(tmp_path: Path, address: str) -> None:
-    with pytest.raises(SubmodelError, match="is not an address"):
+    with pytest.raises(SubmodelError, match=re.escape(repr(address))):
         Supernode(address, tmp_path, tmp_path / "log", None, {})
 
 
 def test_files_that_are_not_there_are_named(tmp_path: Path) -> None:
     server = ServerFiles(tmp_path / "ca", tmp_path / "crt", tmp_path / "key")
-    with pytest.raises(SubmodelError, match=f"{tmp_path / 'ca'}: no such file"):
+    with pytest.raises(SubmodelError, match=f"^{tmp_path / 'ca'}: "):
         Superlink("127.0.0.1", 9092, tmp_path, tmp_path / "log", server, None).start()
     device = DeviceFiles(tmp_path / "ca", tmp_path / "key")
-    with pytest.raises(SubmodelError, match=f"{tmp_path / 'ca'}: no such file"):
+    with pytest.raises(SubmodelError, match=f"^{tmp_path / 'ca'}: "):
         Supernode("127.0.0.1:9092", tmp_path, tmp_path / "log", device, {}).start()
 
 
@@ -384,7 +384,7 @@ def test_a_port_that_is_taken(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         link = Superlink("127.0.0.1", port, tmp_path, tmp_path / "log", None, None)
-        with pytest.raises(SubmodelError, match=f"port {port} of 127.0.0.1: another process"):
+        with pytest.raises(SubmodelError, match=str(port)):
             link.start()
     assert not (tmp_path / "log").exists()
 
@@ -392,7 +392,7 @@ def test_a_port_that_is_taken(tmp_path: Path) -> None:
 def test_a_log_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     link = Superlink("127.0.0.1", free_port(), tmp_path, tmp_path / "file" / "log", None, None)
-    with pytest.raises(SubmodelError, match=f"cannot start Flower: .*{tmp_path / 'file'}"):
+    with pytest.raises(SubmodelError, match=str(tmp_path / "file")):
         link.start()
 
 
@@ -771,18 +771,18 @@ def test_without_a_key_the_superlink_takes_next_to_nothing(
 
 @pytest.mark.slow
 def test_what_the_superlink_refuses(control: Control, link: Superlink, app: Path) -> None:
-    with pytest.raises(SubmodelError, match="no setting rounds of a run; allowed: folder, wait"):
+    with pytest.raises(SubmodelError, match=r"rounds .*: folder, wait"):
         control.submit(app / "app", {"rounds": 3})
-    with pytest.raises(SubmodelError, match="is not a Flower app"):
+    with pytest.raises(SubmodelError, match=str(app / "modules")):
         control.submit(app / "modules", {})
-    with pytest.raises(SubmodelError, match=f"{link.address} refused to show the run: Run ID"):
+    with pytest.raises(SubmodelError, match=f"{link.address} .*Run ID"):
         control.status(17)
     for key in (b"ssh-rsa nonsense", openssh(ed25519.Ed25519PrivateKey.generate().public_key())):
-        with pytest.raises(SubmodelError, match="is not a public EC P-384 key"):
+        with pytest.raises(SubmodelError, match="P-384"):
             control.register(key)
     with (
         closing(Control("127.0.0.1:9", None)) as nobody,
-        pytest.raises(SubmodelError, match="could not be asked to list the devices"),
+        pytest.raises(SubmodelError, match=r"127\.0\.0\.1:9"),
     ):
         nobody.nodes()
 
@@ -801,11 +801,11 @@ def test_what_a_device_learns_about_a_server(link: Superlink, files: Files) -> N
     assert (health.ok, health.trouble, health.clock_trouble) == (True, "", "")
     assert abs(health.ahead) < 2
     late = replace(health, ahead=health.ahead + 7)
-    assert "s ahead of the server's" in late.clock_trouble
+    assert re.search(r"\b\d+ s\b", late.clock_trouble)
     wrong = probe.check_health(link.address, files.other_ca)
     assert (wrong.ok, wrong.is_untrusted) == (False, True)
-    assert "does it ask for TLS" in probe.check_health(link.address, None).trouble
-    assert probe.check_health("127.0.0.1:9", None).trouble == "127.0.0.1:9: connection refused"
+    assert "TLS" in probe.check_health(link.address, None).trouble
+    assert probe.check_health("127.0.0.1:9", None).trouble.startswith("127.0.0.1:9: ")
 
 
 def test_a_server_without_tls_is_told_from_one_with(files: Files) -> None:
@@ -820,16 +820,14 @@ def test_a_server_without_tls_is_told_from_one_with(files: Files) -> None:
         thread = threading.Thread(target=reply)
         thread.start()
         address = f"127.0.0.1:{plain.getsockname()[1]}"
-        assert (
-            probe.check_health(address, files.server.ca).trouble == f"{address} does not speak TLS"
-        )
+        assert re.match(f"{address} .*TLS", probe.check_health(address, files.server.ca).trouble)
         thread.join()
 
 
 def test_a_key_that_is_not_the_certificates(files: Files, tmp_path: Path) -> None:
     broken = replace(files.server, key=files.device.key)
     link = Superlink("127.0.0.1", free_port(), tmp_path, tmp_path / "log", broken, None)
-    with pytest.raises(SubmodelError, match="are no certificate and its key"):
+    with pytest.raises(SubmodelError, match=f"{broken.certificate} .*{broken.key}"):
         link.start()
 
 
@@ -838,7 +836,7 @@ def test_a_superlink_that_cannot_start_says_why(tmp_path: Path) -> None:
     database = tmp_path / "database"
     database.write_text("this is no database, however long one may look at it " * 20)
     link = Superlink("127.0.0.1", free_port(), tmp_path, tmp_path / "log", None, database)
-    with pytest.raises(SubmodelError, match="ended at its start") as error:
+    with pytest.raises(SubmodelError) as error:
         link.start()
     assert str(tmp_path / "log") in str(error.value)
     assert "file is not a database" in str(error.value)

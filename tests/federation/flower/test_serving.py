@@ -171,7 +171,7 @@ def test_but_not_for_ever(scene: Callable[..., Scene], monkeypatch: pytest.Monke
 
     made = scene(asked)
     monkeypatch.setattr(serving, "_SILENCE", -1.0)
-    with pytest.raises(SubmodelError, match=r"here:1 does not answer; .* 'submodel resume .*/run'"):
+    with pytest.raises(SubmodelError, match=r"here:1 .*'submodel resume .*/run'"):
         made.follow()
     assert not made.link.lives
 
@@ -180,9 +180,9 @@ def test_an_app_that_dies_is_submitted_again_until_it_never_gets_anywhere(
     scene: Callable[..., Scene],
 ) -> None:
     made = scene(lambda _: "finished:failed")
-    with pytest.raises(SubmodelError, match="app died 6 times without finishing a round"):
+    with pytest.raises(SubmodelError, match=r"\b6\b.*server\.log"):
         made.follow()
-    assert made.said == ["the server's app died after round 0: starting it again"] * 5
+    assert ["round 0" in line for line in made.said] == [True] * 5
     assert len(made.submitted) == 6
 
 
@@ -211,20 +211,20 @@ def test_ctrl_c_while_it_starts_says_where_the_run_stands(scene: Callable[..., S
         raise KeyboardInterrupt
 
     made.link.start = interrupted  # type: ignore[method-assign]
-    with pytest.raises(Interruption, match="stopped after round 0"):
+    with pytest.raises(Interruption, match=r"\bround 0\b"):
         made.follow()
     assert not made.link.lives
 
 
 def test_what_devices_cannot_do_is_said_before_anything_starts(tmp_path: Path) -> None:
     settings = ["scheme.name=masked-sgd", "clients.count=1", "clients.per_round=1"]
-    with pytest.raises(ConfigError, match="'masked-sgd' is training on a single machine"):
+    with pytest.raises(ConfigError, match=r"^scheme\.name: 'masked-sgd'"):
         serve_command(None, settings, tmp_path / "run", insecure=True)
     assert not (tmp_path / "run").exists()
 
 
 def test_status_tells_what_the_folder_knows(tmp_path: Path, submodel: Command) -> None:
-    assert "not a run" in submodel("federation", "status", tmp_path).stderr
+    assert str(tmp_path) in submodel("federation", "status", tmp_path).stderr
     folder = RunFolder(tmp_path / "run")
     folder.create(parse({}))
     report = Report("kitchen [red]", 300, (), 0.25, None, "abc")
@@ -232,7 +232,7 @@ def test_status_tells_what_the_folder_knows(tmp_path: Path, submodel: Command) -
     folder.devices_file.write_text(json.dumps([asdict(entry)]))
     shown = submodel("federation", "status", folder.path)
     assert shown.returncode == 0, shown.stderr
-    assert "begun by 'flwr run'" in shown.stdout
+    assert "'flwr run'" in shown.stdout
     [row] = [line for line in shown.stdout.splitlines() if "kitchen" in line]
     cells = [cell.strip() for cell in row.split("│")[1:-1]]
     assert cells == [
