@@ -12,7 +12,7 @@ import pytest
 
 from submodel.errors import ConfigError, SubmodelError
 from submodel.experiments.plan import find_scale
-from submodel.report.page import reading
+from submodel.report.page import document
 
 # Runs commands, one after another; with "alone" as if no other package was installed.
 COMMANDS = """
@@ -70,15 +70,15 @@ def test_without_the_laboratory_records_keep_their_names_and_studies_name_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     results = Path(__file__).parent.parent / "results/small"
-    named = {run.title for run in reading.read_folders([results]).runs}
-    monkeypatch.setattr(reading, "extensions", lambda _: {})
-    contents = reading.read_folders([results])
+    named = {run.title for run in document.read_folders([results]).runs}
+    monkeypatch.setattr(document, "extensions", lambda _: {})
+    contents = document.read_folders([results])
     slugs = {file.stem for file in results.glob("*.json")}
     assert {run.title for run in contents.runs} <= slugs
     assert not named & slugs
     assert not contents.tables
     with pytest.raises(SubmodelError, match="pip install submodel-lab"):
-        reading.read_folders([tmp_path])
+        document.read_folders([tmp_path])
 
 
 @pytest.mark.slow

@@ -112,6 +112,12 @@ def test_a_scenario_is_recorded(name: str) -> None:
 
 
 @pytest.mark.slow
+def test_the_page_of_a_run_is_recorded() -> None:
+    counts = measure("page")
+    assert counts.files > counts.imported
+    assert counts.calls > counts.jumps > counts.distinct_jumps > counts.files
+
+
 def test_training_is_recorded_until_its_first_round() -> None:
     counts = measure("train")
     assert counts.imported > counts.files > 1

@@ -9,6 +9,8 @@ Each scenario runs in a process of its own, under `sys.setprofile`:
   the command line to the call of the first `step`.
 - cut: `submodel.trace` of two linear layers with a ReLU between them, then `submodel.build` of the
   sub-model at capacity 1/2.
+- page: `submodel report` of a run of two rounds of the default configuration, as `write_report`
+  from its call to its return, with the modules imported before.
 
 Only the files of `src/submodel` and `lab/submodel_lab` count; they are called the package here.
 
@@ -250,11 +252,26 @@ def _record_cut() -> Recorder:
     return recorder
 
 
+def _record_page() -> Recorder:
+    from submodel.report.page import write_report
+
+    run = Path("run").resolve()
+    settings = "--set", "engine.name=local", "--set", "train.rounds=2"
+    command = [sys.executable, "-m", "submodel", "train", *settings, "--out", str(run)]
+    subprocess.run(
+        command, stdout=subprocess.DEVNULL, check=True
+    )  # so that no cache is filled here
+    with Recorder(PACKAGE) as recorder:
+        write_report(run)
+    return recorder
+
+
 SCENARIOS: dict[str, Callable[[], Recorder]] = {
     "round": lambda: _record_round(2),
     "first round": lambda: _record_round(1),
     "train": _record_train,
     "cut": _record_cut,
+    "page": _record_page,
 }
 
 

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import re
-from fractions import Fraction
 from numbers import Real
 
 from submodel.errors import ConfigError
+from submodel.options import fraction
 
 __all__ = ["duration", "parse_amount", "parse_capacity", "si"]
 
 _LONG = 120  # seconds and minutes; above, the next unit is easier to read
 _UNITS = {"": 1, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12,
           "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}  # fmt: skip
-
-# An exact fraction of a long number, or of one with a large exponent, may take for ever.
-_SHORT_NUMBER = re.compile(r"[-+\s\d_./]{1,400}(e[-+]?\d{1,3})?\s*", re.I)
 
 
 def parse_amount(text: str) -> int:
@@ -32,20 +29,6 @@ def parse_amount(text: str) -> int:
     if amount <= 0:
         raise ConfigError(f"{text!r} is not an amount such as 2GB, 512MiB or 1.5e9")
     return amount
-
-
-def fraction(value: object) -> object:
-    """Let a number be written as "1/16"; anything else stays as it is.
-
-    >>> fraction("1/16"), fraction("0.5"), fraction("1e999999999")
-    (0.0625, 0.5, '1e999999999')
-    """
-    if isinstance(value, str) and _SHORT_NUMBER.fullmatch(value):
-        try:
-            return float(Fraction(value))
-        except (ValueError, ArithmeticError):  # 0.5/3, 1/0
-            return value
-    return value
 
 
 def parse_capacity(capacity: object) -> float:

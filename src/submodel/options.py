@@ -7,7 +7,9 @@ something uses it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from fractions import Fraction
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, TypeVar, cast, get_args
@@ -25,11 +27,28 @@ from pydantic import (
     field_validator,
 )
 
-from submodel.amounts import fraction
 from submodel.errors import ConfigError
 
 if TYPE_CHECKING:
     from submodel.plugins import Kind
+
+# An exact fraction of a long number, or of one with a large exponent, may take for ever.
+_SHORT_NUMBER = re.compile(r"[-+\s\d_./]{1,400}(e[-+]?\d{1,3})?\s*", re.I)
+
+
+def fraction(value: object) -> object:
+    """Let a number be written as "1/16"; anything else stays as it is.
+
+    >>> fraction("1/16"), fraction("0.5"), fraction("1e999999999")
+    (0.0625, 0.5, '1e999999999')
+    """
+    if isinstance(value, str) and _SHORT_NUMBER.fullmatch(value):
+        try:
+            return float(Fraction(value))
+        except (ValueError, ArithmeticError):  # 0.5/3, 1/0
+            return value
+    return value
+
 
 LARGEST = 10**12  # of a count: what is more was not meant, and some arithmetic would not hold it
 Capacity = Annotated[float, BeforeValidator(fraction), Field(gt=0, le=1)]

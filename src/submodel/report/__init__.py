@@ -6,7 +6,7 @@ from submodel.lazy import lazily
 
 if TYPE_CHECKING:
     from submodel.config.reading import shorten
-    from submodel.report.page.html import write_report
+    from submodel.report.page.document import write_report
     from submodel.report.page.types import PageSection, PageStudy, PageTable, finite
     from submodel.report.plots.registry import find_figure
     from submodel.report.tables import cost_rows
@@ -19,7 +19,7 @@ __getattr__ = lazily(
     __name__,
     {
         "submodel.config.reading": "shorten",
-        "submodel.report.page.html": "write_report",
+        "submodel.report.page.document": "write_report",
         "submodel.report.page.types": "PageSection PageStudy PageTable finite",
         "submodel.report.plots.registry": "find_figure",
         "submodel.report.tables": "cost_rows",

@@ -5,7 +5,6 @@ turn these into a page that asks no network for anything. A server may send the 
 `page_html` the address that answers with newer data.
 """
 
-from submodel.report.page.html import page_html, write_page, write_report
-from submodel.report.page.reading import page_data
+from submodel.report.page.document import page_data, page_html, write_page, write_report
 
 __all__ = ["page_data", "page_html", "write_page", "write_report"]
