@@ -12,10 +12,10 @@ import torch
 
 import submodel
 from submodel.algorithm import rounds
-from submodel.algorithm.tally import pack_units
 from submodel.algorithm.types import Update
 from submodel.config import parse
 from submodel.errors import SubmodelError
+from submodel.model.axes.declare import pack_units
 from submodel.model.cut import UnitCut
 from submodel.report.coverage import build_coverage, choose_rounds, coverage_of
 from submodel.report.holdings import HoldingsSource, source_of

@@ -14,9 +14,9 @@ import pytest
 from torch import nn
 
 import submodel
-from submodel.algorithm.tally import unpack_units
 from submodel.errors import SubmodelError
 from submodel.experiments.statistics import behind_best
+from submodel.model.axes.declare import unpack_units
 from submodel.report.holdings import source_of
 from submodel.report.page import page_data, page_html, write_page
 from submodel.report.page.types import MOST_POINTS

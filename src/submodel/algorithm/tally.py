@@ -7,7 +7,6 @@ same. Masks of single weights would be as large as the model, so they are counte
 
 from __future__ import annotations
 
-import base64
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,13 +15,12 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
 from submodel.algorithm.packing import Transport, mask_bytes
 from submodel.algorithm.types import Assignment, Setup, State
 from submodel.model.axes import Axes
-from submodel.model.axes.layout import Indices
+from submodel.model.axes.declare import pack_units
 from submodel.model.cost import BACKWARD, CostModel
 from submodel.model.cut import WHOLE, Cut, LastCut, Tensors, UnitCut
 from submodel.model.travel import EVERYTHING, Travel, size_in_bytes
@@ -215,29 +213,6 @@ class Tally:
             observations={n: math.fsum(v) / len(v) for n, v in sorted(self._notes.items())},
             holdings=self._holdings.close(),
         )
-
-
-def pack_units(units: Indices, size: int) -> str:
-    """Positions as a bit for each unit, the first unit first, in base64.
-
-    >>> pack_units(np.array([0, 2, 3]), 4)
-    'sA=='
-    """
-    mask = np.zeros(size, np.bool_)
-    mask[units] = True
-    return base64.b64encode(np.packbits(mask).tobytes()).decode("ascii")
-
-
-def unpack_units(text: str, size: int) -> NDArray[np.bool_]:
-    """The mask that `pack_units` wrote; raises `ValueError` for a text of another length.
-
-    >>> unpack_units("sA==", 4)
-    array([ True, False,  True,  True])
-    """
-    bits = np.frombuffer(base64.b64decode(text, validate=True), np.uint8)
-    if len(bits) != -(-size // 8):
-        raise ValueError(f"{len(bits)} bytes are not the bits of {size} units")
-    return np.unpackbits(bits, count=size).astype(np.bool_)
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from submodel.algorithm.tally import pack_units
 from submodel.algorithm.types import Assignment
+from submodel.model.axes.declare import pack_units
 from submodel.model.inspect import ModelLayer
 from submodel.randomness import generator
 from submodel.report.holdings import HoldingsSource, source_of

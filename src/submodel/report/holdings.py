@@ -12,13 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from submodel.algorithm.rounds import assign
-from submodel.algorithm.tally import Holdings, unpack_units
+from submodel.algorithm.tally import Holdings
 from submodel.algorithm.types import Assignment
 from submodel.config import Config
 from submodel.data import Population
 from submodel.data.cache import without_fetching
 from submodel.errors import SubmodelError
 from submodel.model.axes import Axes
+from submodel.model.axes.declare import unpack_units
 from submodel.model.inspect import describe_layers
 from submodel.prepare.parts import make_population
 from submodel.runs.folder import RunFolder

@@ -7,6 +7,7 @@ attributes are called today. (`tests/compatibility` holds it.)
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import math
@@ -23,7 +24,17 @@ from pydantic import Field, TypeAdapter
 
 from submodel.errors import ConfigError, PlanError, refuse
 from submodel.files import UnreadableError, parse_typed
-from submodel.model.axes.layout import KIND, Along, FixedPart, Layout, Product, Saved, Size, atoms
+from submodel.model.axes.layout import (
+    KIND,
+    Along,
+    FixedPart,
+    Indices,
+    Layout,
+    Product,
+    Saved,
+    Size,
+    atoms,
+)
 from submodel.model.axes.number import CodeNumbers
 from submodel.presentation.tables import card, cell, grid_of_cells, line_of_text, strip
 
@@ -41,6 +52,29 @@ def units_held(capacity: float, size: int) -> int:
 def prefix(size: int, length: int) -> NDArray[np.bool_]:
     """The first units."""
     return np.arange(size) < length
+
+
+def pack_units(units: Indices, size: int) -> str:
+    """Positions as a bit for each unit, the first unit first, in base64.
+
+    >>> pack_units(np.array([0, 2, 3]), 4)
+    'sA=='
+    """
+    mask = np.zeros(size, np.bool_)
+    mask[units] = True
+    return base64.b64encode(np.packbits(mask).tobytes()).decode("ascii")
+
+
+def unpack_units(text: str, size: int) -> NDArray[np.bool_]:
+    """The mask that `pack_units` wrote; raises `ValueError` for a text of another length.
+
+    >>> unpack_units("sA==", 4)
+    array([ True, False,  True,  True])
+    """
+    bits = np.frombuffer(base64.b64decode(text, validate=True), np.uint8)
+    if len(bits) != -(-size // 8):
+        raise ValueError(f"{len(bits)} bytes are not the bits of {size} units")
+    return np.unpackbits(bits, count=size).astype(np.bool_)
 
 
 def members(axes: Axes, axis: str) -> list[tuple[str, Layout]]:

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from submodel.algorithm.tally import pack_units
 from submodel.config import Config, parse, to_toml
 from submodel.data import Dataset
 from submodel.errors import ConfigError, SubmodelError, plain
 from submodel.experiments.records import SeedRun, VariantRecord
+from submodel.model.axes.declare import pack_units
 from submodel.report.coverage import coverage_of
 from submodel.report.grouping import group_equal, spell_settings
 from submodel.report.page.types import (
