@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from submodel.cli.devices import node_settings
 from submodel.errors import ConfigError
 from submodel.federation.flower.client_app import means_of
+from submodel.federation.flower.supernode import node_settings
 from tests.support.commands import Command
 
 

@@ -1,16 +1,20 @@
-"""The SuperNode of a device: Flower's client, kept running, its failures told in sentences."""
+"""The SuperNode of a device: its settings, Flower's client kept running, failures in sentences."""
 
 from __future__ import annotations
 
 import json
 import re
 import signal
+import tempfile
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from submodel.amounts import parse_amount, parse_capacity, si
 from submodel.engines.processes.launch import free_port
-from submodel.errors import SubmodelError
+from submodel.errors import SubmodelError, refuse
 from submodel.federation.flower import probe
 from submodel.federation.flower.guard import is_loopback
 from submodel.federation.flower.process import Child, DeviceFiles
@@ -196,3 +200,130 @@ def _follow(
             on_event(f"no connection to {node.superlink}: {trouble}; trying on")
             is_lost = True
         time.sleep(_POLL)
+
+
+def join(
+    address: str,
+    settings: Mapping[str, str | int | float | bool],
+    files: DeviceFiles | None,
+    say: Callable[[str], None],
+) -> None:
+    """Take part in the training of a server until Ctrl-C.
+
+    Args:
+        address: of the server, as HOST:PORT.
+        settings: what `node_settings` makes of the owner's options.
+        files: the credentials of the device; None: insecure.
+        say: gets every event, as a line of text.
+    """
+    with tempfile.TemporaryDirectory(prefix="submodel-") as temporary:
+        home = Path(temporary)
+        journal = home / "journal.jsonl"
+        config = {**settings, "journal": str(journal)}
+        node = Supernode(address, home, home / "supernode.log", files, config)
+        say(f"joining {address}; Ctrl-C leaves")
+        over = threading.Event()
+        teller = threading.Thread(target=_tell, args=(journal, over, say), daemon=True)
+        teller.start()
+        try:
+            keep_running(node, say, over.is_set)
+        except KeyboardInterrupt:
+            say("left")
+        finally:
+            over.set()
+            teller.join(timeout=5)
+
+
+def node_settings(
+    data: str | None,
+    part: int | None,
+    capacity: str | None,
+    memory: str | None,
+    name: str | None,
+    settings: Sequence[str] = (),
+) -> dict[str, str | int | float | bool]:
+    """The settings of the device's app, checked here, where the owner sees the errors."""
+    problems = []
+    if (data is None) == (part is None):
+        problems.append("give --data DIR (or --part NUMBER, to try it out), and only one of them")
+    place, problem = ("", "") if data is None else find_own_data(data)
+    problems += [f"--data: {problem}"] * bool(problem)
+    if data is None and settings:
+        problems.append("--set: goes with --data; a part of the run's data has the run's keys")
+    problems += [
+        f"--set {setting}: want data.KEY=VALUE"
+        for setting in settings
+        if not setting.strip().startswith("data.") or "=" not in setting or "\n" in setting
+    ]
+    if capacity is not None and memory is not None:
+        problems.append("give --capacity or --memory, not both")
+    refuse(problems)
+    values = {
+        "data": place or None,
+        "set": "\n".join(settings) or None,
+        "part": part,
+        "capacity": None if capacity is None else parse_capacity(capacity),
+        "memory": None if memory is None else parse_amount(memory),
+        "name": name,
+    }
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def find_own_data(text: str) -> tuple[str, str]:
+    """Resolve ``--data``: the name or absolute path, and what is wrong with it, if anything.
+
+    >>> find_own_data("mnist")
+    ('mnist', '')
+    >>> find_own_data("/nowhere/pictures")[1]
+    '/nowhere/pictures: no such file or folder, nor the name of a data source'
+    """
+    from submodel.data.registry import SOURCES
+
+    path = Path(text).expanduser()
+    if path.exists():
+        return str(path.resolve()), ""
+    if text == "own" or not SOURCES.knows(text):
+        return text, f"{text}: no such file or folder, nor the name of a data source"
+    prefix, _, argument = text.partition(":")
+    if prefix not in SOURCES.prefixes or SOURCES.offers[prefix].argument != "PATH":
+        return text, ""
+    path = Path(argument).expanduser()
+    problem = "" if path.exists() else f"{argument}: no such file or folder"
+    return f"{prefix}:{path.resolve()}", problem
+
+
+def _tell(journal: Path, over: threading.Event, say: Callable[[str], None]) -> None:
+    """Tell the journal of the device's app, line by line."""
+    read_so_far = 0
+    while True:
+        last = over.is_set()
+        if journal.is_file():
+            with journal.open("rb") as file:
+                file.seek(read_so_far)
+                for line in file:
+                    if line.endswith(b"\n"):
+                        read_so_far += len(line)
+                        say(describe_entry(json.loads(line)))
+        if last:
+            return
+        over.wait(0.5)
+
+
+def describe_entry(line: Mapping[str, Any]) -> str:
+    """One line of the journal for people.
+
+    >>> describe_entry({"kind": "report", "seconds": 1.5, "capacity": 0.25, "examples": 300})
+    'reported: capacity 0.25, 300 examples'
+    """
+    if "problem" in line:
+        return f"cannot take part: {line['problem']}"
+    if line["kind"] == "report":
+        share = "as configured" if line["capacity"] is None else f"{line['capacity']:g}"
+        return f"reported: capacity {share}, {line['examples']} examples"
+    sizes = f"{si(line['bytes_down'], 'B')} down, {si(line['bytes_up'], 'B')} up"
+    if line["kind"] == "moments":
+        return f"measured for the norms in {line['seconds']:.1f} s, {sizes}"
+    return (
+        f"round {line['topic']}: trained on {line['processed']} examples in "
+        f"{line['seconds']:.1f} s, loss {line['loss']:.4f}, {sizes}"
+    )
