@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 
 from submodel.cli import completion
 from submodel.cli.common import AsJson, CommandGroup, console, offer_command, print_json
@@ -18,7 +15,6 @@ from submodel.errors import ConfigError, SubmodelError
 if TYPE_CHECKING:  # an extra: imported where it is used
     from submodel.federation.flower.control import Node
     from submodel.federation.flower.credentials import Federation
-    from submodel.federation.roster import Entry
     from submodel.runs.folder import RunFolder
 
 federation_commands = typer.Typer(
@@ -27,8 +23,6 @@ federation_commands = typer.Typer(
     no_args_is_help=True,
 )
 
-_HEADINGS = ("client", "device", "state", "capacity", "examples", "answered", "missed",
-             "last seen", "last problem")  # fmt: skip
 FederationFolder = Annotated[Path, typer.Option("--federation", help="The folder that init made.")]
 
 
@@ -169,6 +163,7 @@ def status_command(
             follows from taking part are null of one that has not yet
     """
     from submodel.federation.roster import read_roster
+    from submodel.report.tables import devices_table, plain_devices
     from submodel.runs.folder import RunFolder
 
     folder = RunFolder(run or _newest())
@@ -185,12 +180,12 @@ def status_command(
             where = f"not served now ({error})"
     else:
         problem = where = "begun by 'flwr run': who is connected, 'flwr supernode list' tells"
-    devices = _devices(entries, nodes)
+    devices = plain_devices(entries, nodes)
     if as_json:
         print_json({"run": folder.path, "port": port, "problem": problem, "devices": devices})
         return
     print(f"{folder.path}: {where}")
-    console.print(_table(devices))
+    console.print(devices_table(devices))
 
 
 def _list_nodes(folder: RunFolder) -> tuple[int, dict[int, Node]]:
@@ -272,62 +267,3 @@ def _delivery(folder: Path, names: list[str] | tuple[str, ...]) -> str:
             "  device.key is private to its device: once it is there, it can be deleted here",
         )
     )
-
-
-def _devices(entries: Sequence[Entry], nodes: Mapping[int, Node]) -> list[dict[str, Any]]:
-    """The devices of a run, and those that are registered but have not taken part."""
-    rows: list[dict[str, Any]] = []
-    for entry in entries:
-        node, report = nodes.get(entry.node), entry.report
-        last_seen = datetime.fromtimestamp(entry.last_seen, UTC) if entry.last_seen else None
-        if node is not None and node.last_seen is not None:
-            last_seen = max(last_seen or node.last_seen, node.last_seen)
-        rows.append(
-            {
-                "client": entry.client,
-                "device": report.name,
-                "state": node.status if node is not None else "unknown",
-                "capacity": report.capacity,
-                "examples": report.examples,
-                "answered": entry.answered,
-                "missed": entry.missed,
-                "last_seen": _iso(last_seen),
-                "last_problem": entry.last_problem,
-            }
-        )
-    unknown = dict.fromkeys(("capacity", "examples", "answered", "missed"))
-    for node in nodes.values():
-        if node.id in {entry.node for entry in entries}:
-            continue
-        rows.append(
-            {
-                "client": None,
-                "device": node.fingerprint or str(node.id),
-                "state": node.status,
-                **unknown,
-                "last_seen": _iso(node.last_seen),
-                "last_problem": "",
-            }
-        )
-    return rows
-
-
-def _table(devices: Sequence[Mapping[str, Any]]) -> Table:
-    """A table of the devices."""
-    table = Table()
-    for heading in _HEADINGS:
-        table.add_column(heading, overflow="fold")
-    for row in devices:
-        cells = {**row, "last_seen": "never"}
-        if row["client"] is not None:
-            capacity = row["capacity"]
-            cells["capacity"] = "as configured" if capacity is None else f"{capacity:g}"
-        if row["last_seen"] is not None:
-            moment = datetime.fromisoformat(row["last_seen"])
-            cells["last_seen"] = f"{moment:%Y-%m-%d %H:%M:%S} UTC"
-        table.add_row(*("-" if cell is None else str(cell) for cell in cells.values()))
-    return table
-
-
-def _iso(moment: datetime | None) -> str | None:
-    return None if moment is None else moment.astimezone(UTC).isoformat(timespec="seconds")

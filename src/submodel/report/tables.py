@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
@@ -23,6 +24,8 @@ from submodel.schemes.draw import draw_coordinates
 
 if TYPE_CHECKING:
     from submodel.algorithm.score import Score
+    from submodel.federation.flower.control import Node
+    from submodel.federation.roster import Entry
     from submodel.model.budget import Needs
     from submodel.runs.folder import RunFolder
     from submodel.runs.forecast import Forecast
@@ -30,6 +33,8 @@ if TYPE_CHECKING:
 
 _BUSY = 0.8  # of a core: a trial that had less shared it
 _NEAR = 0.99  # of the global model's score: no advice is needed
+_OF_DEVICES = ("client", "device", "state", "capacity", "examples", "answered", "missed",
+               "last seen", "last problem")  # fmt: skip
 
 
 def cost_rows(setup: Setup) -> list[dict[str, float]]:
@@ -317,3 +322,62 @@ def plain_axes(
 def plain_needs(needs: Needs | None) -> dict[str, int] | None:
     """The bytes and FLOPs of training a sub-model."""
     return None if needs is None else {"memory": needs.memory, **asdict(needs)}
+
+
+def plain_devices(entries: Sequence[Entry], nodes: Mapping[int, Node]) -> list[dict[str, Any]]:
+    """The devices of a run, and those that are registered but have not taken part."""
+    rows: list[dict[str, Any]] = []
+    for entry in entries:
+        node, report = nodes.get(entry.node), entry.report
+        last_seen = datetime.fromtimestamp(entry.last_seen, UTC) if entry.last_seen else None
+        if node is not None and node.last_seen is not None:
+            last_seen = max(last_seen or node.last_seen, node.last_seen)
+        rows.append(
+            {
+                "client": entry.client,
+                "device": report.name,
+                "state": node.status if node is not None else "unknown",
+                "capacity": report.capacity,
+                "examples": report.examples,
+                "answered": entry.answered,
+                "missed": entry.missed,
+                "last_seen": _iso(last_seen),
+                "last_problem": entry.last_problem,
+            }
+        )
+    unknown = dict.fromkeys(("capacity", "examples", "answered", "missed"))
+    for node in nodes.values():
+        if node.id in {entry.node for entry in entries}:
+            continue
+        rows.append(
+            {
+                "client": None,
+                "device": node.fingerprint or str(node.id),
+                "state": node.status,
+                **unknown,
+                "last_seen": _iso(node.last_seen),
+                "last_problem": "",
+            }
+        )
+    return rows
+
+
+def devices_table(devices: Sequence[Mapping[str, Any]]) -> Table:
+    """The table of `submodel federation status`, from what `plain_devices` returns."""
+    table = Table()
+    for heading in _OF_DEVICES:
+        table.add_column(heading, overflow="fold")
+    for row in devices:
+        cells = {**row, "last_seen": "never"}
+        if row["client"] is not None:
+            capacity = row["capacity"]
+            cells["capacity"] = "as configured" if capacity is None else f"{capacity:g}"
+        if row["last_seen"] is not None:
+            moment = datetime.fromisoformat(row["last_seen"])
+            cells["last_seen"] = f"{moment:%Y-%m-%d %H:%M:%S} UTC"
+        table.add_row(*("-" if cell is None else str(cell) for cell in cells.values()))
+    return table
+
+
+def _iso(moment: datetime | None) -> str | None:
+    return None if moment is None else moment.astimezone(UTC).isoformat(timespec="seconds")
