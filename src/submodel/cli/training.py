@@ -251,18 +251,17 @@ def resume_command(run: RunPath, settings: SetOptions = None, as_json: AsJson = 
         curves: the picture of its curves; null without matplotlib
     """
     from submodel.config import read
-    from submodel.config.meaning import PLACE_KEYS, differences, paths_in
+    from submodel.config.meaning import differences, paths_in
     from submodel.report.tables import plain_end
     from submodel.runs.open import Run
 
     past_run = Run(run)
     folder = past_run.folder
     config = past_run.with_changes(read(folder.config_file, settings or [], of_run=True))
-    changes = differences(past_run.config, config)
-    has_changes = bool(changes)
-    if past_run.finished and changes.keys() <= set(PLACE_KEYS):
+    has_changes = bool(differences(past_run.config, config))
+    if past_run.is_done_with(config):
+        past_run.move(config)
         if has_changes:
-            past_run.move(config)
             talk(as_json).print(
                 f"{run}: the same data, found at {', '.join(map(str, paths_in(config).values()))}"
             )

@@ -306,9 +306,8 @@ class Run:
             progress: show how it goes on the error output.
         """
         next_config = self.with_changes(config or {})
-        if self.finished and (changes := differences(self.config, next_config).keys()) <= _PLACES:
-            if changes:
-                self.move(next_config)
+        if self.is_done_with(next_config):
+            self.move(next_config)
             return self
         name = next_config.engine.name
         if name in ("torchrun", "flower") or getattr(next_config.engine, "processes", None):
@@ -350,12 +349,22 @@ class Run:
             raise ConfigError([*problems, hint])
         return config
 
+    def is_done_with(self, config: Config) -> bool:
+        """Whether the run is finished, and a configuration changes at most where its data is.
+
+        Args:
+            config: to go on with.
+        """
+        return self.finished and differences(self.config, config).keys() <= _PLACES
+
     def move(self, config: Config) -> None:
-        """Note where the data of the run is now, if it is the same data.
+        """Note where the data of the run is now, if it is the same data and not there already.
 
         Args:
             config: the run's, with other paths.
         """
+        if not differences(self.config, config):
+            return
         self.need_material()
         self._check_subject(self._prepare(config))
         with self.folder.lock():
