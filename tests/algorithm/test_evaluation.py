@@ -452,23 +452,22 @@ def test_processes_share_the_work_and_tell_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sections", "sentence"),
+    ("sections", "reason"),
     [
-        ({"train": {"statistics": "test_batch"}}, "the statistics of a batch would be those of"),
-        ({"engine": {"name": "flower"}}, "devices keep their data"),
+        ({"train": {"statistics": "test_batch"}}, "statistics"),
+        ({"engine": {"name": "flower"}}, "devices"),
     ],
 )
-def test_what_cannot_be_scored_is_refused(sections: dict[str, Any], sentence: str) -> None:
+def test_what_cannot_be_scored_is_refused(sections: dict[str, Any], reason: str) -> None:
     given = {"model": SMALL, **sections}
     given["train"] = {"evaluate_clients": "global", **sections.get("train", {})}
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(ConfigError, match=rf"^train\.evaluate_clients: .*{reason}"):
         prepare(parse(given), data=tiny_images(240))
-    assert str(caught.value).startswith(f"train.evaluate_clients: {sentence}")
 
 
 def test_clients_whom_nothing_tells_apart_are_refused() -> None:
     x = torch.randn(60, 3)
     data = dataset((x, x[:, :1]), (x, x[:, :1]))
     given = {"clients": {"count": 6, "per_round": 2}, "train": {"evaluate_clients": "global"}}
-    with pytest.raises(ConfigError, match="evaluate_clients: needs test examples that are"):
+    with pytest.raises(ConfigError, match=r"^train\.evaluate_clients: .*test examples"):
         prepare(parse({"model": SMALL, **given}), data=data)

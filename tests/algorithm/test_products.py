@@ -206,12 +206,12 @@ def test_runs_of_low_rank_models_tell_the_error_alike_on_both_engines(
             "scheme": {"name": "hierarchical", "cells": 2, "every": 2},
             "clients": {"capacities": [0.5]},
         },
-        "layers of which ranks alone are cut": {
+        "ranks alone": {
             "model": {"adapter_layers": ["4"]},
             "local": {"absent_labels": "leave_out"},
         },
     }.items(),
 )
 def test_what_it_is_not_defined_for_is_refused(need: str, sections: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=f"merge.rule: merging products needs {need}"):
+    with pytest.raises(ConfigError, match=rf"^merge\.rule: .*{need}"):
         setup_of(**sections)

@@ -259,10 +259,10 @@ def test_the_projection_comes_after_the_step(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", STEPS)
-@pytest.mark.parametrize(("lr", "reason"), [(1e300, "not finite"), (1e9, "training diverged")])
+@pytest.mark.parametrize(("lr", "reason"), [(1e300, "not finite"), (1e9, "diverged")])
 def test_a_step_too_far_ends_the_run_in_words(name: str, lr: float, reason: str) -> None:
     setup = small(server=STEPS[name] | {"lr": lr})
-    with pytest.raises(DivergedError, match=rf"round 1: .*{reason}.*server\.lr") as caught:
+    with pytest.raises(DivergedError, match=rf"^round 1: .*{reason}.*server\.lr") as caught:
         rounds(setup, 1)
     errors.check("step too far", f"{name}, {lr:g}", caught.value)
 
@@ -296,23 +296,19 @@ def test_a_stopped_and_resumed_run_is_the_run_never_stopped(tmp_path: Path) -> N
 
 
 MISTAKES: dict[str, dict[str, Any]] = {
-    "server.momentum: 'adam' has no such key; it goes with server.name = momentum": {
-        "name": "adam",
-        "momentum": 0.9,
-    },
-    "server.tau: 'plain' has no such key; it goes with server.name = adam or yogi": {"tau": 0.1},
-    "server.name: 'adagrad' is not one of": {"name": "adagrad"},
-    "server.beta2: 1 is not less than 1": {"name": "yogi", "beta2": 1},
-    "server.lr: 0 is not greater than 0": {"lr": 0},
+    "server.momentum: 'adam' .*server.name = momentum": {"name": "adam", "momentum": 0.9},
+    "server.tau: 'plain' .*server.name = adam or yogi": {"tau": 0.1},
+    "server.name: 'adagrad' ": {"name": "adagrad"},
+    "server.beta2: 1 .*1": {"name": "yogi", "beta2": 1},
+    "server.lr: 0 .*0": {"lr": 0},
 }
 
 
-@pytest.mark.parametrize("message", MISTAKES)
-def test_keys_that_mean_nothing_are_refused(message: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        parse({"server": MISTAKES[message]})
-    errors.check("server", MISTAKES[message], caught.value)
-    assert str(caught.value).startswith(message)
+@pytest.mark.parametrize("reason", MISTAKES)
+def test_keys_that_mean_nothing_are_refused(reason: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{reason}") as caught:
+        parse({"server": MISTAKES[reason]})
+    errors.check("server", MISTAKES[reason], caught.value)
 
 
 @pytest.mark.slow

@@ -234,7 +234,7 @@ def test_gradients_after_another_forward_pass_are_refused() -> None:
     forward = NativeForward(WideForward(net, x[:, 0]))
     out = forward(wide, 1, x)
     forward(wide, 1, x)
-    with pytest.raises(RuntimeError, match="another forward pass"):
+    with pytest.raises(RuntimeError, match="forward pass"):
         torch.autograd.grad(out.sum(), list(wide.values()))
 
 
@@ -292,7 +292,7 @@ def test_long_runs_choose_native_kernels_and_short_ones_do_not() -> None:
 def test_without_a_compiler_torch_computes_or_the_reason_is_said() -> None:
     assert kernels_of(LONG) == "torch"
     config = parse({**LONG, "engine": {"name": "local", "kernels": "native"}})
-    with pytest.raises(ConfigError, match=r"engine\.kernels: 'native' .* no C compiler"):
+    with pytest.raises(ConfigError, match=r"^engine\.kernels: 'native' .*C compiler"):
         make_engine(config, prepare(config))
 
 
@@ -301,10 +301,10 @@ def test_a_run_that_cannot_be_computed_leaves_nothing_behind(tmp_path: Path) -> 
     settings = ["--set", "engine.kernels=native", "--out", str(tmp_path / "run")]
     outcome = CliRunner().invoke(command_line, ["train", *settings])
     assert isinstance(outcome.exception, ConfigError)
-    assert "no C compiler" in str(outcome.exception)
+    assert "C compiler" in str(outcome.exception)
     assert not outcome.output
     sections = {"engine": {"kernels": "native"}}
-    with pytest.raises(ConfigError, match="no C compiler"):
+    with pytest.raises(ConfigError, match="C compiler"):
         train(cnn((1, 8, 8), 10, 4), digits(), sections, out=tmp_path / "run")
     assert not any(tmp_path.iterdir())
 
@@ -312,9 +312,9 @@ def test_a_run_that_cannot_be_computed_leaves_nothing_behind(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("sections", "reason"),
     [
-        ({"model": {"name": "mlp"}}, "neither convolutions"),
+        ({"model": {"name": "mlp"}}, "convolutions"),
         ({"local": {"precision": "bfloat16"}}, "float32"),
-        ({"scheme": {"name": "ordered"}}, "steps of its own"),
+        ({"scheme": {"name": "ordered"}}, "steps"),
         ({"engine": {"kernels": "native", "threads": 2}}, "one thread"),
         ({"engine": {"kernels": "native", "batching": "never"}}, "stacks"),
     ],
@@ -325,7 +325,7 @@ def test_native_kernels_are_refused_where_they_would_mean_nothing(
     config = parse(
         {"model": {"name": "cnn", "width": 8}, "engine": {"kernels": "native"}} | sections
     )
-    with pytest.raises(ConfigError, match=reason):
+    with pytest.raises(ConfigError, match=rf"^engine\.kernels: .*{reason}"):
         make_engine(config, prepare(config))
 
 
@@ -347,6 +347,6 @@ def test_what_a_compiler_says_is_passed_on(tmp_path: Path, monkeypatch: pytest.M
     compiler.chmod(0o755)
     monkeypatch.setenv("CC", str(compiler))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    with pytest.raises(BuildError, match="cannot build the kernels: broken"):
+    with pytest.raises(BuildError, match="kernels: broken"):
         library.built_library.__wrapped__()
     assert not list((tmp_path / "cache").rglob("*.so"))

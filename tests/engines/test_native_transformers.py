@@ -126,7 +126,7 @@ def test_cross_entropy(classes: int) -> None:
 
 @pytest.mark.parametrize("label", [-1, 5])
 def test_a_label_that_there_is_not_is_refused(label: int) -> None:
-    with pytest.raises(IndexError, match=f"Target {label} is out of bounds"):
+    with pytest.raises(IndexError, match=f"Target {label} "):
         operators.cross_entropy(draw(2, 5), torch.tensor([0, label]), -100)
 
 

@@ -128,10 +128,10 @@ def _in_place(x: Tensor) -> Tensor:
 
 
 UNREPEATABLE: dict[str, _Compute] = {
-    "draws at random": torch.rand_like,
+    "random": torch.rand_like,
     "reads values": lambda x: x * x.tolist()[0],
-    "depends on values": lambda x: x[x > 0],
-    "changes a tensor": _in_place,
+    "depends": lambda x: x[x > 0],
+    "changes": _in_place,
     "running statistics": lambda x: functional.batch_norm(
         x.view(2, 1), torch.zeros(1), torch.ones(1), training=True
     ),

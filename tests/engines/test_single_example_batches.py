@@ -171,27 +171,23 @@ def test_engines_agree_on_what_is_left_out_and_book_it(local: dict[str, Any]) ->
 
 
 def test_a_last_batch_of_one_is_told_before_the_first_round() -> None:
-    with pytest.raises(ConfigError) as told:
+    reason = r"^local\.batch_size: 5 .*clients 0, 1,.*2 \(BatchNorm1d\).*local\.drop_last = true"
+    with pytest.raises(ConfigError, match=reason) as told:
         make_setup(normed())
-    (problem,) = told.value.problems
-    assert problem.startswith(
-        "local.batch_size: 5 leaves a last batch of one example to clients 0, 1,"
-    )
-    assert "2 (BatchNorm1d)" in problem
-    assert "local.drop_last = true" in problem
+    assert len(told.value.problems) == 1
     make_setup(normed(), local={"drop_last": True})
     make_setup(normed(), local={"batch_size": 4})
     make_setup(normed(), local={"batch_size": 0})
     make_setup(normed(), local={"steps": 2})  # the third batch of a pass is never reached
-    with pytest.raises(ConfigError, match="last batch of one"):
+    with pytest.raises(ConfigError, match=reason):
         make_setup(normed(), local={"steps": 3})
 
 
 def test_other_batches_of_one_are_told_with_what_helps() -> None:
-    with pytest.raises(ConfigError, match=r"local\.batch_size: 1 given"):
+    with pytest.raises(ConfigError, match=r"^local\.batch_size: 1 "):
         make_setup(normed(), local={"batch_size": 1, "drop_last": True})
     for drop_last in (False, True):
-        with pytest.raises(ConfigError, match="a single example is all of client 4, but") as told:
+        with pytest.raises(ConfigError, match=r"example .*client 4, ") as told:
             make_setup(normed(), total=9, local={"drop_last": drop_last})
         assert "drop_last" not in str(told.value)
 
@@ -219,19 +215,19 @@ def test_only_clients_whose_sub_model_fails_are_named() -> None:
     population = replace(whole.population, capacities=[1.0, 0.5], proportions=[1.0, 1.0])
     small = [c for c in range(5) if population.capacity(c, 0) == 0.5]
     assert 0 < len(small) < 5
-    assert f"to clients {', '.join(map(str, small))}, but" in problem
-    with pytest.raises(ConfigError, match="to clients 0, 1, 2, 3, 4, but"):
+    assert f" clients {', '.join(map(str, small))}, " in problem
+    with pytest.raises(ConfigError, match=" clients 0, 1, 2, 3, 4, "):
         make_setup(Grouped(), 55, TABLE, clients={"capacity_mode": "dynamic"})
 
 
 def test_widths_below_the_own_are_looked_at_too() -> None:
     widths = {"name": "ordered", "widths": [1.0, 0.5]}
-    with pytest.raises(ConfigError, match="to clients 0, 1, 2, 3, 4, but"):
+    with pytest.raises(ConfigError, match=" clients 0, 1, 2, 3, 4, "):
         make_setup(Grouped(), 55, TABLE, clients={"capacities": [1]}, scheme=widths)
 
 
 def test_a_norm_by_hand_that_yields_no_number_is_told() -> None:
-    with pytest.raises(ConfigError, match="its outputs are not finite"):
+    with pytest.raises(ConfigError, match="not finite"):
         make_setup(ByHand())
     make_setup(ByHand(), local={"drop_last": True})
 
@@ -275,7 +271,7 @@ def test_of_a_million_clients_only_those_who_will_train_are_asked() -> None:
         setup, population=many, clients=PartitionedClients(setup.clients.dataset, partition)
     )
     (problem,) = lone.problems(setup, rounds=3)
-    assert f"to client {chosen}, but" in problem
+    assert f" client {chosen}, " in problem
     assert partition.asked <= 3 * 4 + 5
     assert lone.problems(setup, rounds=2) == []  # it does not train
 
@@ -298,11 +294,11 @@ def test_a_batch_of_one_that_comes_later_is_told_by_the_client(batching: str) ->
     if batching == "one output step":
         partition = Counting(lambda client: 10 - 9 * (client == 3))
         setup = replace(setup, clients=PartitionedClients(setup.clients.dataset, partition))
-        with pytest.raises(DataError, match="client 3: a batch of one example came up"):
+        with pytest.raises(DataError, match=r"^client 3: .*batch"):
             output_step(setup, initial_state(setup), SerialEngine(setup), costs, 10.0)
         return
     engine = SerialEngine(setup) if batching == "serial" else BatchedEngine(setup, always=True)
-    with pytest.raises(DataError, match=r"clients? [01].*: a batch of one example came up") as told:
+    with pytest.raises(DataError, match=r"^clients? [01].*: .*batch") as told:
         step(setup, initial_state(setup), engine, costs)
     assert "local.drop_last = true" in str(told.value)
 
@@ -356,9 +352,9 @@ def test_a_device_with_a_batch_of_one_takes_no_part_and_is_told_why(
         assert report.clients == clients
         assert not report.missing
         assert all(bool(torch.isfinite(t).all()) for t in state.tensors.values())
-    told = [r.message for r in caplog.records if "takes no part" in r.message]
+    told = [r.message for r in caplog.records if "BatchNorm1d" in r.message]
     assert len(told) == 2
-    assert "31 examples make a batch of one" in told[0]
+    assert "31 examples" in told[0]
     assert "2 (BatchNorm1d)" in told[0]
     assert "local.drop_last = true" in told[0]
 

@@ -269,27 +269,27 @@ class OnlyUnits(Good):
 
 
 BROKEN: dict[type[Scheme], str] = {
-    Numbers: "the mask is of int64, not bool",
-    Listed: "a list is not a NumPy array",
-    Short: r"the mask has shape \(2,\), not \(8,\)",
-    Consuming: "axis '0' of 8 units, capacity 0.*: the mask is another one when asked again",
-    FirstComeFirstServed: "another one when another scheme of the same settings is asked",
-    Greedy: "capacity 0.25 holds 3 units of axis '0' on average; its share is 2",
-    GreedyByChance: "capacity 0.5 holds 4.707 units of axis '0' on average; its share is 4",
-    Stingy: "capacity 0.25 never holds anything of axis '0'",
-    NeverWhole: "capacity 1, round 0, client 1: 1 units are missing",
-    OtherWork: r"a round \(selective\) at capacity 1 is not a round of FedAvg: 0.bias, 0.weight",
-    Meddling: "select changed the model or the memory",
-    Forgetful: "saved and resumed at every round ends elsewhere: 0.bias, 0.weight",
-    Growing: "memory 'scheme/round 0' is not there all the time; `begin` names all",
-    Stretching: r"memory 'scheme/rounds' changed its shape to \(1,\)",
-    NoPass: "there is no output pass",
-    NoScheme: "an output pass is of type object, which has no select",
-    OtherOutput: "the output step at capacity 1 is not that of FedAvg: 0.weight differs",
-    LostClients: "client 1 is in cell 1 of 1",
-    Peeking: "scheme Peeking: select asks for draw.knowledge.magnitudes without declaring it",
-    Hasty: "it defines `adapt`, but not `adapts`",
-    Refusing: "the scheme refuses the run\nunit: scheme.name: not defined for 5 clients\ncoord",
+    Numbers: "mask .*int64.* bool",
+    Listed: "a list .*NumPy",
+    Short: r"mask .*\(2,\).* \(8,\)",
+    Consuming: "axis '0' of 8 units, capacity 0.*: .*again",
+    FirstComeFirstServed: "another scheme",
+    Greedy: "capacity 0.25 .*3 .*axis '0' .*2",
+    GreedyByChance: "capacity 0.5 .*4.707 .*axis '0' .*4",
+    Stingy: "capacity 0.25 never .*axis '0'",
+    NeverWhole: "capacity 1, round 0, client 1: 1 ",
+    OtherWork: r"round \(selective\) .*capacity 1 .*FedAvg: 0.bias, 0.weight",
+    Meddling: "select .*model .*memory",
+    Forgetful: "resumed .*: 0.bias, 0.weight",
+    Growing: "memory 'scheme/round 0' .*`begin`",
+    Stretching: r"memory 'scheme/rounds' .*\(1,\)",
+    NoPass: "no output pass",
+    NoScheme: "output pass .*object, .*select",
+    OtherOutput: "output step .*capacity 1 .*FedAvg: 0.weight ",
+    LostClients: "client 1 .*cell 1 ",
+    Peeking: "scheme Peeking: .*draw.knowledge.magnitudes",
+    Hasty: "`adapt`, .*`adapts`",
+    Refusing: "\nunit: scheme.name: not defined for 5 clients\ncoord",
 }
 
 
@@ -315,12 +315,12 @@ def test_what_is_not_asked_for_is_not_checked() -> None:
 
     assert not any("contract 1" in what for what in check("NeverWhole", whole=False))
     assert "unit: something is held" in check("Greedy", budget=None, whole=False)
-    with pytest.raises(AssertionError, match="axis 'all together' on average; its share is 6"):
+    with pytest.raises(AssertionError, match=r"axis 'all together' .*6"):
         check("Greedy", budget="total")
 
 
 def test_a_scheme_that_there_is_not_is_a_mistake_in_the_configuration() -> None:
-    with pytest.raises(ConfigError, match="'statc' is not one of"):
+    with pytest.raises(ConfigError, match=r"^scheme\.name: 'statc'"):
         check_scheme("statc")
 
 
@@ -418,6 +418,6 @@ def test_draws_depend_on_seed_round_client_and_axis_and_on_nothing_else() -> Non
 
 
 def test_windows_that_cannot_cover_equally_are_refused_with_the_reason() -> None:
-    assert "more than the 32 units" in window_problems(64, {"a": 16, "b": 32}, [1])[0]
-    assert "do not divide" in window_problems(12, {"a": 16, "b": 32}, [1])[0]
+    assert " 32 units" in window_problems(64, {"a": 16, "b": 32}, [1])[0]
+    assert "divide" in window_problems(12, {"a": 16, "b": 32}, [1])[0]
     assert "capacity 0.125" in window_problems(4, {"a": 16}, [0.5, 0.125])[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -317,23 +318,22 @@ GIVEN = RunFacts(sizes={"a": 10}, capacities=[0.5, 1.0], clients=4, per_round=4,
 @pytest.mark.parametrize(
     ("cells", "change", "words"),
     [
-        (5, {"capacities": [0.5]}, "scheme.cells: 5 cells are more than the 4 clients"),
-        (3, {"sizes": {"a": 10, "b": 2}}, "3 cells are more than the 2 units of axis b"),
-        (3, {"capacities": [1.0, 0.3]}, "0.3 holds 3 of the 10 units of axis a, but a part of 3 "
-         "cells has 4"),
-        (2, {"capacities": [1.0]}, "clients of 2 cells need 1/2"),
-        (2, {"least": {"a": 0.6}}, "axes.least: 0.6 of axis a is more than a part"),
-        (2, {"rounds": 12}, "train.rounds: 12 are no whole number of periods of 5"),
-        (2, {"output_step": True}, "train.output_step: not defined for 'hierarchical'"),
+        (5, {"capacities": [0.5]}, "^scheme.cells: 5 .*4 clients"),
+        (3, {"sizes": {"a": 10, "b": 2}}, "3 cells .*2 units of axis b"),
+        (3, {"capacities": [1.0, 0.3]}, "0.3 .*3 .*10 units of axis a, .*3 .*4"),
+        (2, {"capacities": [1.0]}, "2 cells .*1/2"),
+        (2, {"least": {"a": 0.6}}, "^axes.least: 0.6 of axis a "),
+        (2, {"rounds": 12}, "^train.rounds: 12 .*5"),
+        (2, {"output_step": True}, "^train.output_step: .*'hierarchical'"),
     ],
 )  # fmt: skip
 def test_what_is_not_defined_is_refused(cells: int, change: dict[str, Any], words: str) -> None:
     assert Hierarchical(2).problems(GIVEN) == []
     (problem,) = Hierarchical(cells).problems(replace(GIVEN, **change))
-    assert words in problem
+    assert re.search(words, problem)
 
 
 def test_a_configuration_is_refused_before_anything_runs() -> None:
-    with pytest.raises(ConfigError, match=r"scheme.cells: 5 cells are more than the 4 clients"):
+    with pytest.raises(ConfigError, match=r"^scheme\.cells: 5 .*4 clients"):
         tiny_setup("mlp", clients={"capacities": [0.5]},
                    scheme={"name": "hierarchical", "cells": 5})  # fmt: skip

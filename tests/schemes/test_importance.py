@@ -392,14 +392,14 @@ def test_a_model_without_matrices_has_nothing_to_rank() -> None:
         return prepare(config, Scaled(), dataset((x, y), (x, y)))
 
     prepared(1)
-    with pytest.raises(ConfigError, match=r"scheme\.granularity: 'importance' ranks single"):
+    with pytest.raises(ConfigError, match=r"^scheme\.granularity: 'importance' "):
         prepared(0.5)
 
 
 def test_a_share_of_an_axis_means_nothing_where_axes_are_ranked_together() -> None:
     least = {"least": {"1": 0.5}}
     tiny_setup("mlp", scheme={"name": "importance"}, axes=least)
-    with pytest.raises(ConfigError, match=r"axes\.least: scheme\.scope = 'global'"):
+    with pytest.raises(ConfigError, match=r"^axes\.least: scheme\.scope = 'global'"):
         tiny_setup("mlp", scheme={"name": "importance", "scope": "global"}, axes=least)
-    with pytest.raises(LookupError, match="not known here"):
+    with pytest.raises(LookupError, match="not known"):
         cut_of(tiny_setup("mlp", scheme={"name": "importance"}), Assignment(0, 0, 0.5))

@@ -212,11 +212,11 @@ def test_what_is_not_defined_is_refused() -> None:
         config = {"scheme": {"name": "masked-sgd"} | scheme, "clients": one}
         prepare(parse({**config, "model": {"name": "mlp", "width": 8}}), data=tiny_images())
 
-    with pytest.raises(ConfigError, match=r"clients.count: 4 given"):
+    with pytest.raises(ConfigError, match=r"^clients\.count: 4 "):
         refused({}, count=4)
-    with pytest.raises(ConfigError, match=r"scheme.sequence: 'masked-sgd' has no masks of its own"):
+    with pytest.raises(ConfigError, match=r"^scheme\.sequence: 'masked-sgd' "):
         refused({"sequence": "masked-sgd"})
-    with pytest.raises(ConfigError, match=r"scheme.sequence"):
+    with pytest.raises(ConfigError, match=r"^scheme\.sequence: 'roling'"):
         refused({"sequence": "roling"})
-    with pytest.raises(ConfigError, match=r"scheme.windows"):
+    with pytest.raises(ConfigError, match=r"^scheme\.windows: "):
         refused({"sequence": "rolling", "windows": 3})

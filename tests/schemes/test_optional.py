@@ -155,7 +155,7 @@ def test_cells_named_by_their_former_protocol_are_defined_whole() -> None:
     state = initial_state(setup)
     assert state.memory["cells/weights"].tolist() == [0.0, 0.0]
     lacking = type("Lacking", (Static, HasCells), {"cell": Pairs.cell, "joins": Complete.joins})
-    with pytest.raises(SubmodelError, match="Lacking: it defines `cell`, `joins`, but not `cells`"):
+    with pytest.raises(SubmodelError, match=r"Lacking: .*`cell`, `joins`, .*`cells`"):
         tiny_setup("mlp", scheme={"name": lacking()})
 
 
@@ -319,13 +319,13 @@ def test_the_pages_scheme_with_a_memory_works(
 @pytest.mark.usefixtures("installed")
 def test_what_is_wrong_with_a_name_or_its_options_is_said() -> None:
     wrong = {
-        "schemes_of_the_page:FromNowhere": "has no 'FromNowhere'",
-        "schemes_of_this_page:FromBothEnds": "cannot import 'schemes_of_this_page'",
-        "schemes_of_the_page:units_held": "cannot be made",
-        "builtins:dict": "which is not a scheme: an object with select",
+        "schemes_of_the_page:FromNowhere": " 'FromNowhere'",
+        "schemes_of_this_page:FromBothEnds": " 'schemes_of_this_page'",
+        "schemes_of_the_page:units_held": r"units_held\(\) missing",
+        "builtins:dict": "a dict, .*select",
     }
     for name, reason in wrong.items():
-        with pytest.raises(ConfigError, match=reason):
+        with pytest.raises(ConfigError, match=rf"^scheme\.name: .*{reason}"):
             prepare(parse({"scheme": {"name": name}, "model": {"name": "mlp"}}))
-    with pytest.raises(ConfigError, match=r"scheme\.options: 'both-ends' does not take them"):
+    with pytest.raises(ConfigError, match=r"^scheme\.options: 'both-ends' .*'perid'"):
         prepare(parse({"scheme": {"name": "both-ends", "options": {"perid": 3}}}))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -100,22 +101,14 @@ def test_units_are_dealt_anew_every_so_many_rounds(every: int) -> None:
 
 
 REFUSED: dict[str, dict[str, Any]] = {
-    "clients.capacities: partition deals equal parts: give one, not 0.5, 0.25; "
-    '"1/2" deals out every unit': {"capacities": [0.5, 0.25], "per_round": 2},
-    "clients.capacities: 4 clients per round cannot hold 0.5 of axis a each": {
-        "capacities": [0.5],
-        "per_round": 4,
-    },
-    "clients.capacities: 0.1 of the 8 units of axis a is less than one unit": {
-        "capacities": [0.1],
-        "per_round": 4,
-    },
-    "clients.capacities: 9 clients per round cannot hold 0.25 of axis a each without sharing "
-    "units; with 8 units, axis a allows clients.per_round up to 8": {
+    "clients.capacities: .* 0.5, 0.25.*1/2": {"capacities": [0.5, 0.25], "per_round": 2},
+    "clients.capacities: 4 clients .*0.5 of axis a": {"capacities": [0.5], "per_round": 4},
+    "clients.capacities: 0.1 .*8 units of axis a": {"capacities": [0.1], "per_round": 4},
+    "clients.capacities: 9 clients .*0.25 of axis a.* 8 units.*clients.per_round .*8": {
         "capacities": [0.25],
         "per_round": 9,
     },
-    "axes.least.a: 4 clients per round cannot hold 0.5 of axis a": {
+    "axes.least.a: 4 clients .*0.5 of axis a": {
         "capacities": [0.25],
         "per_round": 4,
         "least": {"a": 0.5},
@@ -123,16 +116,16 @@ REFUSED: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("message", REFUSED)
-def test_what_cannot_be_dealt_is_refused_with_what_would_work(message: str) -> None:
+@pytest.mark.parametrize("reason", REFUSED)
+def test_what_cannot_be_dealt_is_refused_with_what_would_work(reason: str) -> None:
     run: dict[str, Any] = {
         "sizes": {"a": 8, "b": 16},
         "clients": 20,
         "granularity": "unit",
-        **REFUSED[message],
+        **REFUSED[reason],
     }
     problems = PartitionScheme().problems(RunFacts(**run))
-    assert problems[0].startswith(message)
+    assert re.match(reason, problems[0])
 
 
 def test_what_is_advised_is_accepted() -> None:
@@ -142,13 +135,11 @@ def test_what_is_advised_is_accepted() -> None:
 
 
 def test_a_run_that_cannot_be_dealt_does_not_start() -> None:
-    with pytest.raises(ConfigError, match="partition deals equal parts"):
+    with pytest.raises(ConfigError, match=r"^clients\.capacities: .*0\.25"):
         tiny_setup("mlp", scheme={"name": "partition"})
-    with pytest.raises(
-        ConfigError, match=r"4 clients .* hold 1 of axis .*or clients\.per_round = 1"
-    ):
+    with pytest.raises(ConfigError, match=r"4 clients .* 1 of axis .*clients\.per_round = 1"):
         tiny_setup("mlp", scheme={"name": "partition"}, clients={"capacities": [1]})
-    with pytest.raises(ValueError, match=r"place 2: 0\.5 of axis a is not left over"):
+    with pytest.raises(ValueError, match=r"place 2: 0\.5 of axis a "):
         PartitionScheme().select("a", 8, 0.5, Draw(0, 0, 0, place=2))
 
 

@@ -229,7 +229,7 @@ def test_a_protocol_is_about_masks_or_about_training() -> None:
         price: float
 
     for wrong in (Neither, Both):
-        with pytest.raises(TypeError, match="must derive from MaskRole or from TrainingRole"):
+        with pytest.raises(TypeError, match=r"MaskRole .*TrainingRole"):
             role(Static(), wrong)
 
 
@@ -240,7 +240,7 @@ def test_a_part_of_a_protocol_is_never_ignored(protocol: type) -> None:
         partial = type("Partial", (Static,), parts)()
         asked = [partial, BorrowsMasks(partial)] if MaskRole in protocol.__mro__ else [partial]
         for scheme in asked:
-            reason = rf"scheme Partial: it defines .*, but not .*`{missing}`"
+            reason = rf"^scheme Partial: .*not .*`{missing}`"
             with pytest.raises(SubmodelError, match=reason):
                 role(scheme, protocol)
             refuse(scheme, reason)
@@ -251,7 +251,7 @@ def test_the_name_of_a_method_is_no_name_for_a_number() -> None:
     class Lucky(Static):
         chance: float = 0.5  # type: ignore[assignment]
 
-    refuse(Lucky(), r"Lucky: chance is 0\.5, not a method")
+    refuse(Lucky(), r"Lucky: chance .*0\.5.*method")
 
 
 def test_members_given_at_run_time_or_by_delegation_are_found() -> None:
@@ -409,7 +409,7 @@ def test_who_does_not_declare_that_it_looks_sees_nothing(question: str) -> None:
     for scheme in (Peeking(), MaskedSgd(Peeking())):
         setup = one_machine(scheme)
         model = knowledge_of(setup, initial_state(setup))
-        with pytest.raises(SubmodelError, match=rf"draw\.knowledge\.{question} without declaring"):
+        with pytest.raises(SubmodelError, match=rf"draw\.knowledge\.{question} "):
             getattr(model, question)
     for scheme in (Declared(), MaskedSgd(Declared())):
         setup = one_machine(scheme)
@@ -431,6 +431,6 @@ def test_masks_of_those_that_look_are_sent_and_counted() -> None:
     assert bits > 0
     assert extra == {Static: 0, Told: bits, Declared: bits, MaskedSgd: bits, BorrowsMasks: bits}
     for scheme in (Insisting(), MaskedSgd(Insisting())):
-        with pytest.raises(SubmodelError, match="sends_masks is False, but it looks at the model"):
+        with pytest.raises(SubmodelError, match=r"sends_masks .*False"):
             step_of(replace(setup, scheme=scheme), initial_state(setup), SerialEngine(setup))
     assert role(Told(), SendsMasks) is not None

@@ -235,7 +235,7 @@ def test_a_gradient_that_is_not_finite_is_refused_by_name() -> None:
     )
     state = initial_state(setup)
     broken = replace(state, tensors={n: t * torch.nan for n, t in state.tensors.items()})
-    with pytest.raises(DivergedError, match="round 1: no client has a finite gradient"):
+    with pytest.raises(DivergedError, match=r"^round 1: .*gradient"):
         measured(setup, broken, SerialEngine(setup))
 
 
@@ -411,15 +411,13 @@ def test_what_is_not_defined_is_refused() -> None:
     run = RunFacts(sizes={"coordinates": 7}, capacities=[0.5], clients=4, per_round=4,
                   granularity="coordinate", shapes=shapes)  # fmt: skip
     assert Pruned().problems(run) == []
-    assert Pruned().problems(replace(run, capacities=[1 / 7])) == [
-        "clients.capacities: 0.142857 holds 1 of 7 weights, no more than are in norms and biases, "
-        "which are never pruned"
-    ]
+    (few,) = Pruned().problems(replace(run, capacities=[1 / 7]))
+    assert few.startswith("clients.capacities: 0.142857 holds 1 of 7 ")
     (unit,) = Pruned().problems(replace(run, granularity="unit"))
-    assert "'unit' is not defined for 'pruned'" in unit
+    assert unit.startswith("scheme.granularity: 'unit' ")
     (several,) = Pruned().problems(replace(run, capacities=[1.0, 0.5]))
-    assert several.startswith("clients.capacities: 1, 0.5: 'pruned' has one mask for all clients")
-    with pytest.raises(LookupError, match="the mask of 'pruned' is in the state of a run"):
+    assert several.startswith("clients.capacities: 1, 0.5: 'pruned' ")
+    with pytest.raises(LookupError, match="mask of 'pruned'"):
         Pruned().select("coordinates", 7, 0.5, Draw(0, 0, 0, knowledge=NOTHING))
-    with pytest.raises(ConfigError, match=r"1, 0\.5, 0\.25: 'pruned' has one mask"):
+    with pytest.raises(ConfigError, match=r"^clients\.capacities: 1, 0\.5, 0\.25: 'pruned' "):
         tiny_setup("mlp", scheme={"name": "pruned", "granularity": "coordinate"})

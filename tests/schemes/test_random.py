@@ -213,7 +213,7 @@ REFUSED: dict[str, dict[str, Any]] = {
     "scheme.sampling = 'fixed', not 'bernoulli'": {"scheme": {"sampling": "bernoulli"}},
     "scheme.granularity = 'unit', not 'coordinate'": {"scheme": {"granularity": "coordinate"}},
     "preresnet18 or preresnet34.* not Sequential": {"model": {"name": "cnn"}},
-    "the traced axes unchanged": {"axes": {"whole": ["stem"]}},
+    "traced axes": {"axes": {"whole": ["stem"]}},
 }
 
 
@@ -221,7 +221,7 @@ REFUSED: dict[str, dict[str, Any]] = {
 def test_it_is_refused_where_it_means_nothing(reason: str) -> None:
     scheme = {**INDEPENDENT, **REFUSED[reason].get("scheme", {})}
     sections = {"model": {"name": "preresnet18", "width": 4}, **REFUSED[reason], "scheme": scheme}
-    with pytest.raises(ConfigError, match=f"scheme.alignment: 'independent' needs {reason}"):
+    with pytest.raises(ConfigError, match=rf"^scheme\.alignment: 'independent' .*{reason}"):
         prepare(parse(sections), data=tiny_images())
 
 

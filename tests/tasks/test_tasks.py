@@ -119,10 +119,10 @@ def test_a_function_is_a_metric_weighted_by_examples(
 
 @pytest.mark.parametrize(
     ("name", "reason"),
-    [("f1", "needs class labels"), ("bits_per_byte", "needs text"), ("f2", "is not one of")],
+    [("f1", "class labels"), ("bits_per_byte", "text"), ("f2", "f1")],
 )
 def test_a_metric_that_cannot_be_had_is_refused(name: str, reason: str) -> None:
-    with pytest.raises(ConfigError, match=reason):
+    with pytest.raises(ConfigError, match=rf"^task\.metrics: .*'{name}' .*{reason}"):
         make_metrics([name], MetricContext())
 
 
@@ -336,7 +336,7 @@ def test_natural_clients_keep_what_is_theirs(tmp_path: Path) -> None:
         assert np.array_equal(setup.clients.indices(client), data.owners.positions(client))
     settings["clients"] = {"count": 7, "per_round": 2}
     settings["data"] = {"partition": "natural"}
-    with pytest.raises(SubmodelError, match=r"clients.count: 7 given, but the data is of 3"):
+    with pytest.raises(SubmodelError, match=r"^clients\.count: 7 .*3"):
         submodel.train(net, data, settings, progress=False)
 
 
