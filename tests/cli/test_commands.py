@@ -56,6 +56,17 @@ def test_what_needs_no_pytorch_does_not_load_it(case: str, tmp_path: Path) -> No
     assert said in result.stdout + result.stderr
 
 
+def test_commands_of_other_packages_are_loaded_when_they_are_asked_for() -> None:
+    code = (
+        "import atexit, sys; from submodel.cli import main; "
+        "atexit.register(lambda: print('submodel_lab' in sys.modules)); main()"
+    )
+    for words, is_loaded in ((["train", "--help"], "False"), (["study", "--help"], "True")):
+        command = [sys.executable, "-c", code, *words]
+        result = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert result.stdout.split()[-1] == is_loaded
+
+
 def test_names_are_found_when_they_are_used() -> None:
     code = (
         "import sys, submodel; assert 'torch' not in sys.modules; "
