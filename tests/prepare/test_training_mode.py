@@ -89,7 +89,7 @@ def test_what_fails_in_training_is_refused_before(kind: str, granularity: str) -
     if kind == "a layer of training mode" and granularity == "coordinate":
         expected: Any = contextlib.nullcontext()  # masks leave every layer its width
     else:
-        expected = pytest.raises(ConfigError, match=r".*".join(map(re.escape, words)))
+        expected = pytest.raises(ConfigError, match=".*".join(map(re.escape, words)))
     with expected:
         submodel.train(make(), dataset((X, Y), (X, Y)), sections, progress=False)
 

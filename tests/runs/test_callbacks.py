@@ -157,10 +157,10 @@ def test_a_callback_that_fails_is_named_and_the_run_goes_on_without_it(
     method: str, saved: int, tmp_path: Path, plain: submodel.Result
 ) -> None:
     path = tmp_path / "run"
-    reason = f"callback Failing: {method} fails: ZeroDivisionError: by zero"
+    reason = f"callback Failing: {method} .*ZeroDivisionError: by zero"
     with pytest.raises(CallbackError, match=reason) as caught:
         train(Failing(method), out=path)
-    assert f"after round {saved} of 4" in str(caught.value)
+    assert f"round {saved} " in str(caught.value)
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
     assert saved_round(path / "checkpoints") == saved
     assert len(RunFolder(path).metrics()) == saved
@@ -178,7 +178,7 @@ def test_ctrl_c_in_a_callback_is_ctrl_c(tmp_path: Path, plain: submodel.Result) 
                 raise KeyboardInterrupt
 
     watcher = Watcher()
-    with pytest.raises(loop.Interruption, match="stopped after round 2 of 4"):
+    with pytest.raises(loop.Interruption, match=r"\bround 2\b"):
         train(Impatient(), watcher, out=tmp_path / "run")
     assert watcher.told[-2:] == [("stop", 2, 2), "close"]
     result = train(out=tmp_path / "run", resume=True)
@@ -188,12 +188,12 @@ def test_ctrl_c_in_a_callback_is_ctrl_c(tmp_path: Path, plain: submodel.Result) 
 @pytest.mark.parametrize(
     ("entries", "reason"),
     [
-        ({"test_loss": 1.0}, "'test_loss', which the run itself writes"),
-        ({"seconds": {"mine": 1.0}}, "'seconds', which the run itself writes"),
-        ({"a": float("nan")}, "cannot be written as JSON"),
-        ({"a": torch.zeros(2)}, "cannot be written as JSON"),
-        ({1: 2}, "want a dictionary of names and numbers"),
-        (None, "want a dictionary of names and numbers"),
+        ({"test_loss": 1.0}, "'test_loss'"),
+        ({"seconds": {"mine": 1.0}}, "'seconds'"),
+        ({"a": float("nan")}, "JSON"),
+        ({"a": torch.zeros(2)}, "JSON"),
+        ({1: 2}, "dictionary"),
+        (None, "dictionary"),
     ],
 )
 def test_entries_that_no_line_can_hold_are_refused(entries: Any, reason: str) -> None:
@@ -202,18 +202,18 @@ def test_entries_that_no_line_can_hold_are_refused(entries: Any, reason: str) ->
             found: Mapping[str, Any] = entries
             return found
 
-    with pytest.raises(CallbackError, match="callback Adding: measure returns") as caught:
+    with pytest.raises(CallbackError, match="callback Adding: measure ") as caught:
         train(Adding())
     assert reason in str(caught.value)
 
 
 def test_what_is_no_callback_or_metric_is_refused_before_anything_runs() -> None:
-    for bad, reason in (([Watcher], "is a class"), ([print], "told by on_round="), (3, "a list")):
+    for bad, reason in (([Watcher], "Watcher"), ([print], "on_round="), (3, "list")):
         with pytest.raises(ConfigError, match=reason):
             submodel.train(net(), submodel.digits(), callbacks=bad)  # type: ignore[arg-type]
     for metrics, reason in (
-        ({"test_loss": len}, "not a free name"),
-        ({"f1": 3}, "not a function"),
+        ({"test_loss": len}, "test_loss"),
+        ({"f1": 3}, "f1"),
         (len, "dictionary"),
     ):
         with pytest.raises(ConfigError, match=reason):
@@ -240,7 +240,7 @@ def test_own_metrics_stand_with_the_other_scores(tmp_path: Path) -> None:
     def failing(model: nn.Module, data: Dataset) -> float:
         raise ValueError("no such thing")
 
-    with pytest.raises(CallbackError, match="metric 'failing' fails after round 2: ValueError"):
+    with pytest.raises(CallbackError, match=r"metric 'failing' .*2: ValueError"):
         train(out=tmp_path / "failed", metrics={"failing": failing})
     again = train(out=tmp_path / "failed", resume=True)
     assert model_sha256(again.state.tensors) == model_sha256(result.state.tensors)

@@ -110,9 +110,9 @@ def test_values_that_toml_cannot_hold_are_named() -> None:
             to_toml(parse({"model": {"name": "nets:make", "options": {"x": bad}}}))
     loop: dict[str, Any] = {}
     loop["x"] = loop
-    with pytest.raises(ConfigError, match="nested too deeply"):
+    with pytest.raises(ConfigError, match=r"^model\.options\.x\.x.*nested"):
         parse({"model": {"options": loop}})
-    with pytest.raises(ConfigError, match="is not text"):
+    with pytest.raises(ConfigError, match=r"^model\.options\.x: "):
         parse({"model": {"options": {"x": "\udcff"}}})
     assert override({}, ["model.options.x=1\ny=2"])["model"]["options"]["x"] == "1\ny=2"
     for amount in ("1e999GB", "1e999", "...", "9" * 400):
@@ -155,7 +155,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(case: str, run: RunFo
     state, problems = checkpoint.latest(run.checkpoints, config, like)
     assert state.round == 4
     assert len(problems) == 1
-    assert "round-000006: damaged (state.json: " in problems[0]
+    assert "round-000006: " in problems[0]
     assert len(problems[0]) < 1000
     assert not file.parent.exists()  # so that its round is saved again
 
@@ -202,7 +202,7 @@ def test_a_damaged_summary_is_written_again(text: str, run: RunFolder, submodel:
     for command in ("show", "export"):
         shown = submodel(command, run.path)
         assert shown.returncode == 2
-        assert f"'submodel resume {run.path}' writes it again" in shown.stderr
+        assert f"'submodel resume {run.path}'" in shown.stderr
     with pytest.raises(SubmodelError, match="damaged"):
         trained_state(run, Training(parse(SMALL), prepare(parse(SMALL))))
     if text == SUMMARIES[0]:  # once is enough

@@ -102,15 +102,15 @@ def test_what_cannot_be_exported_is_said(run: RunFolder, tmp_path: Path, submode
     config = parse({"model": {"width": 8}})
     unfinished = RunFolder(tmp_path / "unfinished")
     unfinished.create(config)
-    with pytest.raises(SubmodelError, match="not finished"):
+    with pytest.raises(SubmodelError, match="submodel resume"):
         Run(unfinished.path).export(1.0, "safetensors", tmp_path / "out")
     content = run.model_file.read_bytes()
     try:
         run.model_file.write_bytes(content[:-4] + b"\0\0\0\1")
-        with pytest.raises(SubmodelError, match="does not match its hash"):
+        with pytest.raises(SubmodelError, match=f"^{run.model_file}: .*hash"):
             Run(run.path).export(1.0, "safetensors", tmp_path / "out")
         run.model_file.write_bytes(content[:50])
-        with pytest.raises(SubmodelError, match="cannot be read"):
+        with pytest.raises(SubmodelError, match=f"^{run.model_file}: "):
             Run(run.path).export(1.0, "safetensors", tmp_path / "out")
     finally:
         run.model_file.write_bytes(content)
@@ -236,5 +236,5 @@ def test_layers_that_hold_different_numbers_of_ranks(tmp_path: Path) -> None:
 def test_a_run_without_adapters_has_none_to_write(tmp_path: Path) -> None:
     config = {"model": {"name": "mlp", "width": 8}, "train": {"rounds": 1}}
     run = trained(parse(config), tmp_path / "run")
-    with pytest.raises(SubmodelError, match="--format peft: the run has no adapters"):
+    with pytest.raises(SubmodelError, match="--format peft: "):
         run.export(1.0, "peft", tmp_path / "out")

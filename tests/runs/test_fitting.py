@@ -104,7 +104,7 @@ def test_a_fit_that_is_stopped_goes_on_to_the_same_bytes(
         return real(*args)
 
     monkeypatch.setattr("submodel.runs.fitting.step", step)
-    with pytest.raises(Interruption, match=r"capacity 0\.25 stopped after round 3 of 5"):
+    with pytest.raises(Interruption, match=r"\b0\.25 .*\bround 3 of 5"):
         run.fit("1/4", rounds=5, progress=False)
     assert run.fitted_model("1/4") is None
     (again,) = run.fit("1/4", rounds=5, progress=False)
@@ -128,12 +128,12 @@ def test_another_plan_begins_anew_and_another_global_model_has_no_fit(run: Run) 
 @pytest.mark.parametrize(
     ("capacity", "options", "message"),
     [
-        (1, {}, "capacity: 1 is the global model"),
-        ("1/4", {"rounds": 0}, "rounds: 0 is not a number of rounds"),
-        ("1/4", {"lr": -1.0}, "lr: -1.0 is not a positive number"),
-        ("1/4", {"cut": "best"}, "cut: 'best' is none of search, importance, prefix, scheme"),
-        ([], {}, "capacity: none is given"),
-        (2, {}, "capacity: 2 is not in"),
+        (1, {}, "^capacity: 1 "),
+        ("1/4", {"rounds": 0}, "^rounds: 0 "),
+        ("1/4", {"lr": -1.0}, "^lr: -1.0 "),
+        ("1/4", {"cut": "best"}, "^cut: 'best' .*search, importance, prefix, scheme"),
+        ([], {}, "^capacity: "),
+        (2, {}, "^capacity: 2 "),
     ],
 )
 def test_mistakes_are_named(run: Run, capacity: Any, options: Any, message: str) -> None:
@@ -147,7 +147,7 @@ def test_damage_is_named_with_what_repairs_it(run: Run) -> None:
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
-    with pytest.raises(SubmodelError, match=r"damaged.*submodel fit .* --capacity 0.25"):
+    with pytest.raises(SubmodelError, match=rf"^{path}: .*submodel fit .* --capacity 0\.25"):
         run.export("1/4")
 
 

@@ -30,7 +30,7 @@ def test_it_is_what_an_evaluation_of_everything_says_and_kept_for_this_model(
     folder = RunFolder(tmp_path / "run")
     folder.create(config)
     run = submodel.open(folder.path)
-    with pytest.raises(SubmodelError, match="not finished"):
+    with pytest.raises(SubmodelError, match="submodel resume"):
         run.score()
     run_rounds(Training(config, prepare(config)), folder)
     assert read_full_scores(folder) is None

@@ -80,7 +80,7 @@ def test_interrupted_and_resumed_is_the_same_run(finished: Path, tmp_path: Path,
             raise KeyboardInterrupt
 
     config = parse(SMALL)
-    with pytest.raises(Interruption, match=f"stopped after round {stop} of 6"):
+    with pytest.raises(Interruption, match=f"round {stop} of 6"):
         run(tmp_path / "run", config, on_round=interrupt)
     resumed = run(tmp_path / "run", config, resume=True)
     assert resumed["model_sha256"] == (RunFolder(finished).summary() or {})["model_sha256"]
@@ -141,7 +141,7 @@ def test_a_truncated_checkpoint_falls_back_to_the_one_before(
     config = parse(SMALL)
     run_rounds(Training(config, prepare(config)), folder, resume=True)
     assert (folder.summary() or {})["model_sha256"] == expected["model_sha256"]
-    assert "round-000006: damaged" in caplog.text
+    assert "round-000006: " in caplog.text
 
 
 def test_flipped_bits_are_found_and_without_any_whole_checkpoint_it_says_so(
@@ -153,7 +153,7 @@ def test_flipped_bits_are_found_and_without_any_whole_checkpoint_it_says_so(
         content = bytearray(tensors.read_bytes())
         content[-1] ^= 1
         tensors.write_bytes(content)
-    with pytest.raises(CheckpointError, match="do not match their hash"):
+    with pytest.raises(CheckpointError, match=r"round-000006.* hash"):
         run(tmp_path / "run", parse(SMALL), resume=True)
 
 
@@ -167,10 +167,10 @@ def test_killed_before_the_first_checkpoint_it_begins_again(finished: Path, tmp_
 def test_a_foreign_checkpoint_is_refused(finished: Path, tmp_path: Path) -> None:
     folder = damaged_copy(finished, tmp_path / "run")
     other = parse({**SMALL, "seed": 9})
-    with pytest.raises(CheckpointError, match=r"another config\.toml"):
+    with pytest.raises(CheckpointError, match=r"config\.toml"):
         run_rounds(Training(other, prepare(other)), folder, resume=True)
     wider = prepare(parse({**SMALL, "model": {"name": "mlp", "width": 32}}))
-    with pytest.raises(CheckpointError, match="not those of this model"):
+    with pytest.raises(CheckpointError, match=r"round-000006.*tensors"):
         run_rounds(Training(parse(SMALL), wider), folder, resume=True)
     assert (folder.checkpoints / "round-000006").is_dir()  # nothing lost
 
@@ -194,11 +194,11 @@ def test_a_folder_in_use_or_not_empty_is_refused(finished: Path, tmp_path: Path)
     folder = RunFolder(finished)
     with (
         folder.lock(),
-        pytest.raises(SubmodelError, match="another process"),
+        pytest.raises(SubmodelError, match=f"^{finished}: .*process"),
         folder.lock(),
     ):
         pass
-    with pytest.raises(SubmodelError, match="not a run"):
+    with pytest.raises(SubmodelError, match=f"^{tmp_path}: "):
         RunFolder(tmp_path).config()
 
 
@@ -214,7 +214,7 @@ def test_a_second_process_is_refused_and_a_killed_one_leaves_no_lock(tmp_path: P
     other = forking().Process(target=hold_lock, args=(tmp_path, says))
     other.start()
     assert hears.recv() == "held"
-    with pytest.raises(SubmodelError, match="another process is training"), folder.lock():
+    with pytest.raises(SubmodelError, match=f"^{tmp_path}: .*process"), folder.lock():
         pass
     other.kill()
     other.join()
@@ -225,7 +225,7 @@ def test_a_second_process_is_refused_and_a_killed_one_leaves_no_lock(tmp_path: P
 
 def test_divergence_ends_the_run_with_a_reason_and_keeps_the_checkpoint(tmp_path: Path) -> None:
     config = parse({**SMALL, "local": {"lr": 1e9}})
-    with pytest.raises(DivergedError, match="all 4 updates were refused"):
+    with pytest.raises(DivergedError, match=r"\b4\b"):
         run(tmp_path / "run", config)
     assert list(RunFolder(tmp_path / "run").checkpoints.glob("round-*"))
 

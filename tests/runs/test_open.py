@@ -117,7 +117,7 @@ def test_an_own_run_is_resumed_and_extended(
     run = package.open(tmp_path / "run", **material())
     assert not run.finished
     assert run.summary is None
-    with pytest.raises(SubmodelError, match="not finished"):
+    with pytest.raises(SubmodelError, match=r"/run: .*\.resume\(\)"):
         _ = run.model
     again = run.resume(progress=False)
     assert again is run
@@ -144,8 +144,8 @@ def test_what_is_missing_or_another_run_s_is_said(
         with pytest.raises(ConfigError, match=r"submodel\.open\(.*model=\.\.\.\)"):
             use()
     assert "submodel.open(" in submodel("export", path).stderr
-    assert "finished; model sha256" in submodel("show", path).stdout
-    with pytest.raises(CheckpointError, match="outputs: logits then, none now"):
+    assert "model sha256" in submodel("show", path).stdout
+    with pytest.raises(CheckpointError, match=r"outputs: logits .*none"):
         _ = package.open(path, model=Pair()).model
     without_data = package.open(path, model=Pair(), outputs=logits)
     assert isinstance(without_data.model, Pair)
@@ -153,19 +153,19 @@ def test_what_is_missing_or_another_run_s_is_said(
         package.open(path).resume({"train": {"rounds": 9}})
     with pytest.raises(ConfigError, match="data="):
         without_data.resume({"train": {"rounds": 9}})
-    with pytest.raises(ConfigError, match="seed: 0 then, 1 now"):
+    with pytest.raises(ConfigError, match=r"seed: 0 .*1"):
         bare.resume({"seed": 1})
     others = [*material()["clients"][:-1], np.arange(3)]
     for change, what in (
-        ({"clients": others}, "clients: lists of 6 as then, but not the same ones"),
-        ({"outputs": lambda returned: returned["logits"]}, "outputs: logits then, <lambda> now"),
-        ({"loss": smooth}, "loss: cross_entropy then, smooth now"),
+        ({"clients": others}, "clients: .*6"),
+        ({"outputs": lambda returned: returned["logits"]}, "outputs: logits .*<lambda>"),
+        ({"loss": smooth}, "loss: cross_entropy .*smooth"),
     ):
         with pytest.raises(CheckpointError, match=what):
             _ = package.open(path, **{**material(), **change}).model
-    with pytest.raises(ConfigError, match=r"'own' stands for what submodel\.train\(clients="):
+    with pytest.raises(ConfigError, match=r"'own' .*submodel\.train\(clients="):
         _ = package.open(path, **{**material(), "clients": None}).model
-    with pytest.raises(SubmodelError, match="not a run"):
+    with pytest.raises(SubmodelError, match=f"^{tmp_path}: "):
         package.open(tmp_path)
 
 
@@ -178,7 +178,7 @@ def test_a_run_of_the_command_line_opens_without_anything(
     assert run.finished
     assert run.model(package.digits().test.x).shape == (355, 10)
     assert run.submodel("1/2") is not None
-    with pytest.raises(ConfigError, match="model: the run's configuration names its own, 'cnn'"):
+    with pytest.raises(ConfigError, match=r"^model: .*'cnn'"):
         package.open(tmp_path / "run", model=Pair())
     run.resume({"train": {"rounds": 3}}, progress=False)
     assert len(run.metrics) == 3
