@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from submodel.amounts import parse_amount, parse_capacity, si
+from submodel.amounts import parse_amount, parse_capacity
 from submodel.cli import completion
 from submodel.cli.common import AsJson, ConfigFile, SetOptions, console, print_json
 from submodel.errors import ConfigError
@@ -154,9 +154,9 @@ def plan_command(
         next_larger: the same of the next larger one, which does not fit; null if the whole does
     """
     from submodel.config import read
-    from submodel.local.optimisers import kept_copies
-    from submodel.model.budget import Budget
     from submodel.prepare.setup import prepare
+    from submodel.report.tables import describe_fit, plain_fit
+    from submodel.runs.forecast import budget_of
 
     limits = {
         what: parse_amount(text)
@@ -168,33 +168,13 @@ def plan_command(
     full_config = read(config, settings or [])
     setup = prepare(full_config)
     batch = full_config.local.batch_size or len(setup.clients.examples(0))
-    example = setup.clients.dataset.example
-    optimiser = setup.work.optimiser
-    copies = kept_copies(optimiser) if setup.keeps_slots else optimiser.copies
-    budget = Budget(setup.module, setup.axes, example, batch, copies, setup.least)
-    fit = budget.largest(lambda n: all(getattr(n, what) <= most for what, most in limits.items()))
+    fit = budget_of(setup, batch).largest(
+        lambda needs: all(getattr(needs, what) <= most for what, most in limits.items())
+    )
     if as_json:
-        from submodel.report.tables import plain_needs
-
-        print_json(
-            {
-                "capacity": fit.capacity,
-                "limits": limits,
-                "batch_size": batch,
-                "needs": plain_needs(fit.needs),
-                "next_larger": plain_needs(fit.too_large),
-            }
-        )
-        raise typer.Exit(fit.capacity is None)
-    limit_text = ", ".join(f"{what} {si(most)}" for what, most in limits.items())
-    if fit.capacity is None or fit.needs is None:
-        print(f"no capacity fits {limit_text}: one unit of every axis needs")
+        print_json(plain_fit(fit, limits, batch))
     else:
-        print(f"capacity {fit.capacity:g} fits {limit_text}: at batch size {batch} it needs")
-    for needs, text in ((fit.needs, "  "), (fit.too_large, "  the next larger one: ")):
-        if needs is not None:
-            print(f"{text}memory {needs.arithmetic()}; {si(needs.flops)} FLOPs per step; "
-                  f"{si(needs.traffic, 'B')} per round")  # fmt: skip
+        print("\n".join(describe_fit(fit, limits, batch)))
     if fit.capacity is None:
         raise typer.Exit(1)
 

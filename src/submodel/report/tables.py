@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from submodel.algorithm.score import Score
     from submodel.federation.flower.control import Node
     from submodel.federation.roster import Entry
-    from submodel.model.budget import Needs
+    from submodel.model.budget import Fit, Needs
     from submodel.runs.folder import RunFolder
     from submodel.runs.forecast import Forecast
     from submodel.runs.open import Run
@@ -319,9 +319,33 @@ def plain_axes(
     }
 
 
-def plain_needs(needs: Needs | None) -> dict[str, int] | None:
-    """The bytes and FLOPs of training a sub-model."""
+def plain_fit(fit: Fit, limits: Mapping[str, float], batch: int) -> dict[str, Any]:
+    """The largest capacity within limits, and the bytes and FLOPs of training it."""
+    return {
+        "capacity": fit.capacity,
+        "limits": limits,
+        "batch_size": batch,
+        "needs": _plain_needs(fit.needs),
+        "next_larger": _plain_needs(fit.too_large),
+    }
+
+
+def _plain_needs(needs: Needs | None) -> dict[str, int] | None:
     return None if needs is None else {"memory": needs.memory, **asdict(needs)}
+
+
+def describe_fit(fit: Fit, limits: Mapping[str, float], batch: int) -> list[str]:
+    """The same as lines of the terminal."""
+    limit_text = ", ".join(f"{what} {si(most)}" for what, most in limits.items())
+    if fit.capacity is None:
+        lines = [f"no capacity fits {limit_text}: one unit of every axis needs"]
+    else:
+        lines = [f"capacity {fit.capacity:g} fits {limit_text}: at batch size {batch} it needs"]
+    for needs, text in ((fit.needs, "  "), (fit.too_large, "  the next larger one: ")):
+        if needs is not None:
+            lines.append(f"{text}memory {needs.arithmetic()}; {si(needs.flops)} FLOPs per step; "
+                         f"{si(needs.traffic, 'B')} per round")  # fmt: skip
+    return lines
 
 
 def plain_devices(entries: Sequence[Entry], nodes: Mapping[int, Node]) -> list[dict[str, Any]]:

@@ -378,14 +378,18 @@ def _seconds_since_start() -> float:
 def _stack_bytes(setup: Setup, bundles: Sequence[Bundle]) -> int:
     """The memory for training the largest bundle of a round beside the model, from shapes."""
     shape_estimate = Estimate(setup)
-    optimiser = setup.work.optimiser
-    copies = kept_copies(optimiser) if setup.keeps_slots else optimiser.copies
     largest = 0
     for capacity in {bundle.assignments[0].capacity for bundle in bundles}:
         equal = [b for b in bundles if b.assignments[0].capacity == capacity]
         batch = max(shape_estimate.batch(a.client) for b in equal for a in b.assignments)
-        example = setup.clients.dataset.example
-        budget = Budget(setup.module, setup.axes, example, batch, copies, setup.least)
         clients = max(len(bundle.assignments) for bundle in equal)
-        largest = max(largest, clients * budget.needs(capacity).memory)
+        largest = max(largest, clients * budget_of(setup, batch).needs(capacity).memory)
     return largest
+
+
+def budget_of(setup: Setup, batch: int) -> Budget:
+    """The budget of one client that trains in batches of a size, with its optimiser's copies."""
+    optimiser = setup.work.optimiser
+    copies = kept_copies(optimiser) if setup.keeps_slots else optimiser.copies
+    example = setup.clients.dataset.example
+    return Budget(setup.module, setup.axes, example, batch, copies, setup.least)
