@@ -103,9 +103,9 @@ def test_outputs_chooses_what_counts() -> None:
             assert type(result.submodel(0.5)(submodel.digits().test.x)).__name__ == kind
     wrong: Any
     for wrong, reason in (
-        (lambda r: r, "outputs: returns a tuple"),
-        (lambda r: r["logits"], "outputs: fails on what the model returns, a tuple"),
-        ("logits", "outputs: 'logits' is not a function"),
+        (lambda r: r, "^outputs: .*tuple"),
+        (lambda r: r["logits"], "^outputs: .*tuple"),
+        ("logits", "^outputs: 'logits' "),
     ):
         with pytest.raises(ConfigError, match=reason):
             submodel.train(made("tuple"), submodel.digits(), CONFIG, outputs=wrong)
@@ -139,23 +139,19 @@ def test_clients_says_who_has_what() -> None:
 @pytest.mark.parametrize(
     ("clients", "config", "reason"),
     [
-        (3, {}, "clients: a int is not a list"),
-        ([], {}, "clients: the list is empty"),
-        ([[0], []], {}, r"clients\[1\]: has no examples"),
-        ([[0.5]], {}, r"clients\[0\]: an array of float64"),
-        ([[[1]]], {}, r"clients\[0\]: an array of int64 of shape \(1, 1\)"),
-        ([[0], [5000]], {}, r"clients\[1\]: 5000 is not the position .* 0 to 1441"),
-        ([[-1]], {}, r"clients\[0\]: -1 is not the position"),
-        ([[1, 1]], {}, r"clients\[0\]: lists example 1 twice"),
-        ([[0], [1]], {"clients": {"count": 20}}, "clients.count: 20, but clients= lists 2"),
-        ([[0], [1]], {"clients": {"per_round": 5}}, "per_round: 5 is more than the 2"),
-        ([[0], [1]], {"data": {"partition": "iid"}}, "data.partition: clients= lists"),
-        (
-            [[0], [1]],
-            {"data": {"partition": "dirichlet", "alpha": 1.0}},
-            "data.alpha: clients= lists",
-        ),
-        ([[0], [1]], {"data": {"examples": 100}}, "data.examples: clients= lists"),
+        (3, {}, "^clients: .*int"),
+        ([], {}, "^clients: .*empty"),
+        ([[0], []], {}, r"^clients\[1\]: "),
+        ([[0.5]], {}, r"^clients\[0\]: .*float64"),
+        ([[[1]]], {}, r"^clients\[0\]: .*\(1, 1\)"),
+        ([[0], [5000]], {}, r"^clients\[1\]: 5000 .*1441"),
+        ([[-1]], {}, r"^clients\[0\]: -1 "),
+        ([[1, 1]], {}, r"^clients\[0\]: .*\b1\b"),
+        ([[0], [1]], {"clients": {"count": 20}}, "^clients.count: 20.* 2"),
+        ([[0], [1]], {"clients": {"per_round": 5}}, "^clients.per_round: 5 .*2"),
+        ([[0], [1]], {"data": {"partition": "iid"}}, "^data.partition: clients="),
+        ([[0], [1]], {"data": {"partition": "dirichlet", "alpha": 1.0}}, "^data.alpha: clients="),
+        ([[0], [1]], {"data": {"examples": 100}}, "^data.examples: clients="),
     ],
 )
 def test_clients_that_cannot_be_are_refused(

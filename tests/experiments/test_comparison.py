@@ -114,30 +114,24 @@ def test_folders_are_named_apart_even_if_their_names_would_be_equal() -> None:
 
 
 REFUSED = {
-    "twice": ("rolling,static,rolling", "way 'rolling' is given twice"),
-    "in other words": (
-        "rolling,rolling:order=shuffled",
-        "way 'rolling:order=shuffled' is the same as 'rolling'",
-    ),
-    "no such scheme": ("rolling,sideways", "way 'sideways': scheme.name: 'sideways' is not one of"),
-    "no such key": (
-        "random:smapling=fixed",
-        "scheme.smapling: no such key; did you mean 'sampling'? allowed here: name",
-    ),
-    "no such section": ("random:servr.lr=1", "way 'random:servr.lr=1': servr: no such key"),
-    "no value": ("random:sampling", "'sampling' is not key=value"),
-    "no such path": ("rolling,nowhere.at:All", "scheme.name: 'nowhere.at:All': cannot import"),
-    "no scheme": ("rolling,,static", "way '': begins with no scheme's name"),
-    "set twice": ("random:sampling=fixed:scheme.sampling=fixed", "scheme.sampling is set twice"),
-    "another scheme": ("random:name=static", "the scheme's name stands first, here 'random'"),
-    "other data": ("random:data.partition=iid", "data.partition is the same for all ways"),
-    "other clients": ("random:clients.count=5", "clients.count is the same for all ways"),
-    "other rounds": ("random:train.rounds=5", "train.rounds is the same for all ways"),
-    "not a table": ("random:scheme.name.x=5", "scheme.name.x=5: scheme.name is not a table"),
+    "twice": ("rolling,static,rolling", "way 'rolling' "),
+    "in other words": ("rolling,rolling:order=shuffled", "way 'rolling:order=shuffled' "),
+    "no such scheme": ("rolling,sideways", "way 'sideways': scheme.name: 'sideways' "),
+    "no such key": ("random:smapling=fixed", "': scheme.smapling: "),
+    "no such section": ("random:servr.lr=1", "way 'random:servr.lr=1': servr: "),
+    "no value": ("random:sampling", "way 'random:sampling': 'sampling' "),
+    "no such path": ("rolling,nowhere.at:All", "scheme.name: 'nowhere.at:All': "),
+    "no scheme": ("rolling,,static", "way '': "),
+    "set twice": ("random:sampling=fixed:scheme.sampling=fixed", "': scheme.sampling "),
+    "another scheme": ("random:name=static", "way 'random:name=static': name: "),
+    "other data": ("random:data.partition=iid", "': data.partition "),
+    "other clients": ("random:clients.count=5", "': clients.count "),
+    "other rounds": ("random:train.rounds=5", "': train.rounds "),
+    "not a table": ("random:scheme.name.x=5", "': scheme.name.x=5: "),
     "not defined": ("static,rolling:windows=999", "way 'rolling:windows=999': scheme.windows: 999"),
     "independent": (
         "random:alignment=independent:sampling=fixed",
-        "scheme.alignment: 'independent' needs preresnet18",
+        "': scheme.alignment: 'independent' ",
     ),
 }
 
@@ -239,9 +233,9 @@ def test_a_budget_buys_whole_rounds_to_the_byte(kind: BudgetKind) -> None:
     one, five = cost_of(setup, kind, 1), cost_of(setup, kind, 5)
     assert (rounds_within(setup, kind, five), rounds_within(setup, kind, five - 1)) == (5, 4)
     assert rounds_within(setup, kind, one) == 1
-    with pytest.raises(ConfigError, match=r"one round takes .* more than"):
+    with pytest.raises(ConfigError, match=r"^--amount: "):
         rounds_within(setup, kind, one - 1)
-    with pytest.raises(ConfigError, match="more than 100,000 rounds"):
+    with pytest.raises(ConfigError, match=r"^--amount: .*100,000"):
         rounds_within(setup, kind, one * 10**6)
 
 
@@ -267,7 +261,7 @@ def test_an_amount_is_for_all_and_more_seeds_change_nothing() -> None:
     few, many = (planned("static,full", "bytes", n, amount) for n in (1, 3))
     assert few.configs["full"][0].train.rounds == 9
     assert all(many.configs[way][0] == few.configs[way][0] for way in ("static", "full"))
-    with pytest.raises(ConfigError, match="way 'full': --amount: one round takes"):
+    with pytest.raises(ConfigError, match=r"^way 'full': --amount: "):
         planned("static,full", "bytes", 1, amount // 10)
 
 
@@ -489,28 +483,28 @@ def test_records_that_are_only_told_write_nothing(
 
 @pytest.mark.slow
 def test_records_of_something_else_are_refused(tmp_path: Path, done: Done) -> None:
-    with pytest.raises(SubmodelError, match="not the records of a comparison"):
+    with pytest.raises(SubmodelError, match=r"comparison\.json: "):
         Findings.read(tmp_path)
     shutil.copy(done.out / "records/comparison.json", tmp_path)
-    with pytest.raises(SubmodelError, match="not a record of runs"):
+    with pytest.raises(SubmodelError, match=r"static\.json: "):
         Findings.read(tmp_path)
 
 
 def test_another_configuration_in_the_folder_is_refused(done: Done) -> None:
-    with pytest.raises(SubmodelError, match="another configuration"):
+    with pytest.raises(SubmodelError, match=r"seed-0 .*--out"):
         compare("static", {**TINY, "local": {"lr": 0.5}}, out=done.out, seeds=1)
 
 
 CLI = {
-    "no ways": ([], "give the ways to compare"),
-    "two bases": (["static", "--config", "a.toml", "--scale", "smoke"], "or a scale, not both"),
-    "missing file": (["static", "--config", "nowhere.toml"], "nowhere.toml: No such file"),
-    "bad setting": (["static", "--set", "train.rounds=x"], "train.rounds: 'x' is not a whole"),
-    "bad way": (["rolling:windows=999"], "way 'rolling:windows=999': scheme.windows: 999 windows"),
-    "amount": (["static", "--amount", "2GB"], "--amount: goes with a budget of bytes or flops"),
+    "no ways": ([], "ways"),
+    "two bases": (["static", "--config", "a.toml", "--scale", "smoke"], "scale"),
+    "missing file": (["static", "--config", "nowhere.toml"], "nowhere.toml: "),
+    "bad setting": (["static", "--set", "train.rounds=x"], "train.rounds: 'x' "),
+    "bad way": (["rolling:windows=999"], "way 'rolling:windows=999': scheme.windows: 999 "),
+    "amount": (["static", "--amount", "2GB"], "--amount: "),
     "too little": (
         ["static", "--budget", "bytes", "--amount", "1kB", "--out", "x"],
-        "way 'static': --amount: one round takes",
+        "way 'static': --amount: ",
     ),
 }
 
@@ -544,7 +538,7 @@ def test_ctrl_c_ends_the_command_and_says_how_to_go_on(
     settings = [word for text in SETTINGS for word in ("--set", text)]
     out = tmp_path / "out"
     assert command(monkeypatch, "static,full", *settings, "--jobs", "2", "--out", out) == 130
-    assert "the same command goes on from here" in capsys.readouterr().out
+    assert "goes on" in capsys.readouterr().out
     begun = sorted(str(path.relative_to(out)) for path in out.rglob("*.toml"))
     assert "runs/static/seed-0.toml" in begun
     assert not list(out.rglob("summary.json"))
@@ -617,17 +611,20 @@ def test_ways_are_compared_to_the_end_each_with_a_rate_of_its_own(
 
 def test_a_course_needs_one_milestone() -> None:
     two = base_of({"local": {"schedule": "step", "milestones": [2, 4]}})([])
-    with pytest.raises(ConfigError, match=r"local\.milestones: --scale converged takes one"):
+    with pytest.raises(ConfigError, match=r"^local\.milestones: --scale converged "):
         course_of(two)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["compare", "static", "--scale", "converged", "--budget", "bytes"], "run until they are"),
-        (["reproduce", "heterofl", "--scale", "converged"], "is not one of static, random"),
-        (["reproduce", "heterofl", "--plan"], "--plan: goes with --scale converged"),
-        (["reproduce", "all", "--scale", "converged", "--datasets", "cifar10"], "of their own"),
+        (["compare", "static", "--scale", "converged", "--budget", "bytes"], "--budget"),
+        (["reproduce", "heterofl", "--scale", "converged"], "static, random"),
+        (["reproduce", "heterofl", "--plan"], "--plan: "),
+        (
+            ["reproduce", "all", "--scale", "converged", "--datasets", "cifar10"],
+            "--scale converged: ",
+        ),
     ],
 )
 def test_what_makes_no_sense_is_refused(

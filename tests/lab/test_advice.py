@@ -183,13 +183,13 @@ def test_new_converged_records_change_the_advice_without_a_change_of_code(tmp_pa
 def test_a_fleet_is_read_as_people_write_it() -> None:
     assert parse_fleet("1:1,1/2:3") == [(1.0, 0.25), (0.5, 0.75)]
     for text, reason in (
-        ("2:1", "not in"),
-        ("1:0", "not CAPACITY:SHARE"),
-        ("1:x", "not CAPACITY:SHARE"),
-        ("1,1/2:0.5", "to every capacity, or to none"),
-        ("", "not in"),
+        ("2:1", "capacity: 2 "),
+        ("1:0", "'1:0'"),
+        ("1:x", "'1:x'"),
+        ("1,1/2:0.5", "share"),
+        ("", "capacity: '' "),
     ):
-        with pytest.raises(ConfigError, match=reason):
+        with pytest.raises(ConfigError, match=f"^--fleet: .*{reason}"):
             parse_fleet(text)
     config = parse(
         {
@@ -226,11 +226,11 @@ def test_the_command_answers_from_the_evidence_of_the_package() -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "give a configuration, or --fleet"),
-        (["--fleet", "1,1/2", "--set", "seed=1"], "not both"),
-        (["--fleet", "1,1/2", "--amount", "3"], "--amount: say of what"),
-        (["--fleet", "1,1/2", "--budget", "rounds"], "give their number"),
-        (["--fleet", "1,1/2", "--budget", "bytes", "--amount", "2GB"], "from a CONFIG.toml"),
+        ([], "--fleet"),
+        (["--fleet", "1,1/2", "--set", "seed=1"], "--fleet"),
+        (["--fleet", "1,1/2", "--amount", "3"], "--amount: "),
+        (["--fleet", "1,1/2", "--budget", "rounds"], "--amount"),
+        (["--fleet", "1,1/2", "--budget", "bytes", "--amount", "2GB"], "CONFIG.toml"),
     ],
 )
 def test_what_cannot_be_answered_is_refused_with_the_reason(words: list[str], message: str) -> None:

@@ -166,7 +166,7 @@ def test_records_survive_their_file_and_others_are_refused(tmp_path: Path) -> No
     assert VariantRecord.read(tmp_path / "a.json") == kept
     (tmp_path / "b.json").write_text('{"slug": "b"}')
     for name in ("b", "missing"):
-        with pytest.raises(SubmodelError, match="not a record"):
+        with pytest.raises(SubmodelError, match=f"/{name}\\.json: "):
             VariantRecord.read(tmp_path / f"{name}.json")
 
 
@@ -188,7 +188,7 @@ def test_a_stopped_reproduction_goes_on_and_can_be_redrawn(
     first.terminate()
     first.join()
     assert first.exitcode == 130
-    assert "goes on from here" in (tmp_path / "said").read_text()
+    assert "goes on" in (tmp_path / "said").read_text()
     assert not list(out.glob("runs/*/*/summary.json"))
     assert submodel(*command(out, *one)).returncode == 0
     hashes: dict[str, Any] = {
@@ -232,7 +232,7 @@ def test_a_folder_of_another_configuration_is_refused(tmp_path: Path) -> None:
     job.folder.create(config)
     runner.job(variant.slug, config)
     other = config.model_copy(update={"name": "other"})
-    with pytest.raises(SubmodelError, match="another configuration"):
+    with pytest.raises(SubmodelError, match=f"^{job.folder.path} .*--out"):
         runner.job(variant.slug, other)
 
 

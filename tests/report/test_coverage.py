@@ -140,7 +140,7 @@ def test_a_module_given_in_python_needs_no_module_to_be_told(tmp_path: Path) -> 
     assert found.layers[1].tensors[0].dimensions[1].axes == (axis.name,)
     assert json.loads(json.dumps(found.json()))["axes"][0]["size"] == 12
     (tmp_path / "run" / "layers.json").unlink()
-    with pytest.raises(SubmodelError, match=r"no layers.json, and its model or data were given"):
+    with pytest.raises(SubmodelError, match=r"/run: .*layers\.json.*resume\(\)"):
         coverage_of(tmp_path / "run")
 
 
@@ -185,7 +185,7 @@ def _layers(count: int) -> Any:
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SubmodelError, match="not a run"):
+    with pytest.raises(SubmodelError, match=f"^{tmp_path}: "):
         source_of(tmp_path)
 
 

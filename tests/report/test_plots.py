@@ -132,17 +132,17 @@ def test_a_png_is_as_wide_as_the_column(runs: list[Path], tmp_path: Path) -> Non
 
 
 def test_what_cannot_be_drawn_is_said(runs: list[Path], tmp_path: Path) -> None:
-    with pytest.raises(SubmodelError, match="did you mean 'capacities'"):
+    with pytest.raises(SubmodelError, match=r"^'capacites' .*'capacities'"):
         plot_command("capacites", runs)
-    with pytest.raises(ConfigError, match="give the folder of a run"):
+    with pytest.raises(ConfigError, match="submodel plot loss"):
         plot_command("loss", [])
-    with pytest.raises(SubmodelError, match="neither a run, nor a comparison"):
+    with pytest.raises(SubmodelError, match=f"^{tmp_path}: "):
         plot_command("loss", [tmp_path])
-    with pytest.raises(SubmodelError, match="records keep no seconds of phases"):
+    with pytest.raises(SubmodelError, match=r"^phases: "):
         plot_command("phases", [RECORDS], out=tmp_path / "a.png")
-    with pytest.raises(ConfigError, match="ends otherwise"):
+    with pytest.raises(ConfigError, match=r"^--format pdf: .*a\.png"):
         plot_command("loss", runs, "pdf", tmp_path / "a.png")
-    with pytest.raises(SubmodelError, match="shows one run, not 4"):
+    with pytest.raises(SubmodelError, match=r"^partition: .*4"):
         plot_command("partition", runs)
     assert not list(tmp_path.iterdir())
 

@@ -138,9 +138,9 @@ def test_a_function_in_a_file(tmp_path: Path) -> None:
     own_start = load_problem(f"{tmp_path}/mine.py:make_with_start").start
     np.testing.assert_array_equal(own_start, [1.0, 2.0, 3.0])
     for name, words in {
-        "make_wrong": "a str has no clients",
-        "make_failing": "fails: KeyError: 'x'",
-        "unknown": "has no function 'unknown'",
+        "make_wrong": "make_wrong: .*str .*clients",
+        "make_failing": "make_failing .*KeyError: 'x'",
+        "unknown": "mine.py .*'unknown'",
     }.items():
         with pytest.raises(TheoryError, match=words):
             load_problem(f"{tmp_path}/mine.py:{name}")
@@ -211,14 +211,14 @@ def test_a_class_of_ones_own() -> None:
     [
         ({"A": np.ones((2, 2, 3)), "b": np.ones((2, 2))}, "N x d x d and N x d"),
         ({"A": np.array([[[1.0, 2], [0, 1]]]), "b": np.ones((1, 2))}, "symmetric"),
-        ({"A": -np.ones((1, 1, 1)), "b": np.ones((1, 1))}, "negative eigenvalue"),
-        ({"A": np.ones((1, 1, 1)), "b": np.ones((1, 1)), "z": 1}, "nothing is made of z"),
-        ({"A": np.ones((1, 1, 1)), "b": np.full((1, 1), np.nan)}, "b must be finite"),
-        ({"A": np.ones((1, 1, 1)), "b": np.ones((1, 1)), "w0": [1, 2]}, "w0 has shape (2,)"),
-        ({"b": np.ones(2)}, "A and b, or x and y, are needed"),
-        ({"x": np.ones((2, 3)), "y": np.ones(2)}, "whose each is"),
+        ({"A": -np.ones((1, 1, 1)), "b": np.ones((1, 1))}, "eigenvalue"),
+        ({"A": np.ones((1, 1, 1)), "b": np.ones((1, 1)), "z": 1}, " z"),
+        ({"A": np.ones((1, 1, 1)), "b": np.full((1, 1), np.nan)}, "b "),
+        ({"A": np.ones((1, 1, 1)), "b": np.ones((1, 1)), "w0": [1, 2]}, "(2,)"),
+        ({"b": np.ones(2)}, "x and y"),
+        ({"x": np.ones((2, 3)), "y": np.ones(2)}, "bad.npz: "),
         ({"x": np.ones((1, 2, 3)), "y": np.ones((1, 2)), "loss": "hinge"}, "logistic, ridge"),
-        ({"x": np.ones((1, 2, 3)), "y": np.zeros((1, 2)), "loss": "logistic"}, "labels -1 and 1"),
+        ({"x": np.ones((1, 2, 3)), "y": np.zeros((1, 2)), "loss": "logistic"}, "-1 and 1"),
         ({"x": np.array([{}]), "y": np.ones(1)}, "pickle"),
     ],
 )
@@ -229,30 +229,30 @@ def test_arrays_that_are_no_problem(arrays: Any, words: str, tmp_path: Path) -> 
 
 
 def test_problems_that_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(TheoryError, match="not the slopes"):
+    with pytest.raises(TheoryError, match=":Slanted: "):
         load_problem(f"{__name__}:Slanted")
-    with pytest.raises(TheoryError, match=r"give file\.py:make"):
+    with pytest.raises(TheoryError, match=r"file\.py:make"):
         load_problem("quadratic")
-    with pytest.raises(TheoryError, match="no such file"):
+    with pytest.raises(TheoryError, match=r"none\.py: "):
         load_problem(f"{tmp_path}/none.py:make")
     (tmp_path / "text.npz").write_text("A, b")
-    with pytest.raises(TheoryError, match=r"text\.npz is no \.npz file"):
+    with pytest.raises(TheoryError, match=r"text\.npz .*numpy\.savez"):
         load_problem(f"{tmp_path}/text.npz")
     for number in (np.ones(2), np.float64(-1)):
         arrays = {"A": np.eye(2)[None], "b": np.ones((1, 2)), "noise": number}
-        with pytest.raises(TheoryError, match="noise must be one number"):
+        with pytest.raises(TheoryError, match=r"noise\.npz: noise "):
             load_problem(save(tmp_path / "noise.npz", **arrays))
     with pytest.raises(TheoryError, match=r"none\.npz"):
         load_problem(f"{tmp_path}/none.npz")
-    with pytest.raises(TheoryError, match="as many examples"):
+    with pytest.raises(TheoryError, match="x and y"):
         pad_examples([np.ones((2, 1))], [np.ones(1)])
-    with pytest.raises(TheoryError, match="must be zero"):
+    with pytest.raises(TheoryError, match="pad_examples"):
         Logistic(np.ones((2, 1, 2, 1)), np.ones((2, 1, 2)), sizes=(1, 2))
-    with pytest.raises(TheoryError, match="one for each client"):
+    with pytest.raises(TheoryError, match=r"^sizes \(1,\): "):
         Logistic(np.ones((2, 1, 2, 1)), np.ones((2, 1, 2)), sizes=(1,))
-    with pytest.raises(TheoryError, match="as many examples"):
+    with pytest.raises(TheoryError, match="x and y"):
         ModuleProblem(nn.Linear(1, 1), mean_square, [torch.ones(2, 1)], [torch.ones(1)])
-    with pytest.raises(TheoryError, match="10100 weights"):
+    with pytest.raises(TheoryError, match=r"^10100 .*4096$"):
         ModuleProblem(nn.Linear(100, 100), mean_square, [torch.ones(1, 100)], [torch.ones(1)])
 
 
@@ -288,11 +288,11 @@ def test_the_study_of_a_problem(
     assert limits[1] == pytest.approx(balance(problem, masking).rate_constant(2, 0.25))
     assert {c["verdict"] for c in record["claims"] if c["source"] == "Theorem B"} == {"yes"}
     for arguments, words in {
-        ("problem",): "which problem?",
+        ("problem",): "problem",
         ("nonconvex", "--problem", source): "submodel study problem",
-        ("problem", "--problem", source, "--set", "scheme=importance"): "depend on the weights",
-        ("problem", "--problem", source, "--set", "start=1,2"): "start: 2 numbers, 3 are needed",
-        ("problem", "--problem", source, "--set", "client_capacities=a,b"): "separated by commas",
+        ("problem", "--problem", source, "--set", "scheme=importance"): "Importance: ",
+        ("problem", "--problem", source, "--set", "start=1,2"): "start: 2 ",
+        ("problem", "--problem", source, "--set", "client_capacities=a,b"): "client_capacities",
     }.items():
         capsys.readouterr()
         assert run_study(monkeypatch, *arguments, "--out", out) == 2

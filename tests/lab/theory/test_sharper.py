@@ -325,15 +325,12 @@ def test_many_coordinates_by_moments() -> None:
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: balance(quadratics(), bernoulli(0.5, 4)).rate_constant(5, 0.9), "not forgotten"),
-        (
-            lambda: balance(quadratics(2), Masking(PartitionScheme(2), (0.5, 0.5))),
-            "several rounds",
-        ),
-        (lambda: second_order_bias(quadratics(4, 12), bernoulli(0.5, 4), 2), "too many to list"),
-        (lambda: distance_bounds(quadratics(mu=0.0), bernoulli(0.5, 4)), "strongly convex"),
-        (lambda: distance_bounds(quadratics(), rolling(0.5, 4, 10)), "Bernoulli masks and fixed"),
-        (lambda: distance_bounds(quadratics(), bernoulli(0.5, 4, unbiased=True)), "plain masks"),
+        (lambda: balance(quadratics(), bernoulli(0.5, 4)).rate_constant(5, 0.9), "mu~ = 0.9 "),
+        (lambda: balance(quadratics(2), Masking(PartitionScheme(2), (0.5, 0.5))), "rounds"),
+        (lambda: second_order_bias(quadratics(4, 12), bernoulli(0.5, 4), 2), "d = 12: "),
+        (lambda: distance_bounds(quadratics(mu=0.0), bernoulli(0.5, 4)), "mu = 0 "),
+        (lambda: distance_bounds(quadratics(), rolling(0.5, 4, 10)), "Bernoulli"),
+        (lambda: distance_bounds(quadratics(), bernoulli(0.5, 4, unbiased=True)), "plain"),
     ],
 )
 def test_statements_that_do_not_apply(make: Callable[[], Any], words: str) -> None:
