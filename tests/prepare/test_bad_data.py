@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -90,46 +91,41 @@ def named(name: str, **keys: Any) -> dict[str, Any]:
 
 
 BAD: dict[str, dict[str, Any]] = {
-    "data.target: good.csv has no column 'sort'; it has size, target, who": named(
-        "csv:good.csv", target="sort"),
-    "data.columns: good.csv has no column 'age'": named("csv:good.csv", columns=["age"]),
-    "data.client: good.csv has no column 'whom'": named("csv:good.csv", client="whom"),
-    "data.column: good.csv has no 'words' in row 1, only size, target, who": named(
-        "text:good.csv", column="words"),
-    "empty.csv: no rows in it": named("csv:empty.csv"),
-    "head.csv: no rows in it": named("csv:head.csv"),
-    "empty.txt: there is no text in it": named("text:empty.txt"),
-    "nan.csv: cells are missing in columns 'size' (1, first in row 8)": named("csv:nan.csv"),
-    "training data: inputs of example 3 are not finite": {
+    "data.target: good.csv .*'sort'.* size, target, who": named("csv:good.csv", target="sort"),
+    "data.columns: good.csv .*'age'": named("csv:good.csv", columns=["age"]),
+    "data.client: good.csv .*'whom'": named("csv:good.csv", client="whom"),
+    "data.column: good.csv .*'words' .* size, target, who": named("text:good.csv", column="words"),
+    "empty.csv: .*rows": named("csv:empty.csv"),
+    "head.csv: .*rows": named("csv:head.csv"),
+    "empty.txt: .*text": named("text:empty.txt"),
+    r"nan.csv: .*'size' \(1, .*8\)": named("csv:nan.csv"),
+    "training data: .*example 3 .*finite": {
         **named("outsider_data:numbers"), "data.options": {"value": float("nan")}},
-    "training data: the dataset has no items": {
+    "training data: .*items": {
         **named("outsider_data:tokens"), "data.options": {"rows": 0}, **net()},
-    "latin.csv: not UTF-8 text (byte ": named("csv:latin.csv"),
-    "latin.txt: byte 1 is not utf-8 (invalid continuation byte); set data.encoding": named(
-        "text:latin.txt"),
-    "model.options.vocab_size: 100 is too small for the data's 256 tokens": {
+    "latin.csv: .*UTF-8 .*byte ": named("csv:latin.csv"),
+    "latin.txt: byte 1 .*utf-8.*data.encoding": named("text:latin.txt"),
+    "model.options.vocab_size: 100 .*256 tokens": {
         **named("text:good.txt"), **gpt2(vocab_size=100)},
-    "model.options.vocab_size: 10 is too small for the data's 13 tokens": {
+    "model.options.vocab_size: 10 .*13 tokens": {
         **tokens(token=12, named=True), **gpt2(vocab_size=10)},
-    "it has the entries 0 to 99, and the inputs go from 32 to 119": {
+    " 0 to 99, .*inputs .*32 to 119": {
         **named("text:good.txt"), **net(vocabulary=100, positions=64)},
-    "training data: example 39: Net does not run on an input of shape (2, 8) and type int64: "
-    "IndexError in 'tokens' (Embedding): index out of range in self; it has the entries 0 to 9, "
-    "and the inputs go from 2 to 10": {**tokens(token=10), **net()},
-    "it has the entries 0 to 9, and the inputs go from -7 to 8": {
+    r"data: example 39: Net .*\(2, 8\).*'tokens' \(Embedding\).* 0 to 9, .*2 to 10": {
+        **tokens(token=10), **net()},
+    " 0 to 9, .*inputs .*-7 to 8": {
         **tokens(token=-7, named=True), **gpt2(vocab_size=10)},
-    "training data: example 39: target 10 is not one of the tokens 0 to 9 that the model tells; "
-    "-100 stands for none": {**tokens(target=10), **net()},
-    "training data: example 39: target -3 is not one of the tokens 0 to 9": {
+    "training data: example 39: target 10 .*0 to 9 .*-100": {**tokens(target=10), **net()},
+    "training data: example 39: target -3 .*0 to 9": {
         **tokens(target=-3, named=True), **gpt2(vocab_size=10)},
-    "model.options.n_positions: 32 is too small for the data's 64 positions": {
+    "model.options.n_positions: 32 .*64 positions": {
         **named("text:good.txt"), **gpt2(n_positions=32)},
-    "it has the entries 0 to 7, and is asked for 0 to 8: sequences of 9 are too long for it": {
+    " 0 to 7, .* 0 to 8: sequences of 9 ": {
         **tokens(length=9), **net()},
-    "data.length: 64 tokens, but short.txt has 3 bytes": named("text:short.txt"),
-    "clients.count: 100 clients with 3 labels each leave some without examples": {
+    "data.length: 64 .*short.txt .*3 ": named("text:short.txt"),
+    "clients.count: 100 .*3 labels": {
         **named("csv:good.csv"), "clients.count": 100},
-    "clients.count: 5 given, but the data is of 2 clients": {
+    "clients.count: 5 .*2 clients": {
         **named("csv:good.csv", client="who"), "clients.count": 5, "clients.per_round": 2},
 }  # fmt: skip
 
@@ -159,12 +155,12 @@ def _toml(value: Any) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sentence", BAD)
-def test_it_is_said_before_the_first_round(place: Path, submodel: Command, sentence: str) -> None:
-    result = submodel("train", *words(BAD[sentence]), "--out", "run", cwd=place)
-    errors.check("bad data", BAD[sentence], result)
+@pytest.mark.parametrize("reason", BAD)
+def test_it_is_said_before_the_first_round(place: Path, submodel: Command, reason: str) -> None:
+    result = submodel("train", *words(BAD[reason]), "--out", "run", cwd=place)
+    errors.check("bad data", BAD[reason], result)
     assert result.returncode == 2
-    assert sentence in result.stderr
+    assert re.search(reason, result.stderr)
     assert not (place / "run").exists()
 
 

@@ -88,7 +88,7 @@ def test_values_that_are_set_are_refused_and_not_changed(
 
 def test_too_little_data_is_a_sentence() -> None:
     config = parse({"data": {"name": "own"}})
-    with pytest.raises(SubmodelError, match=r"^clients\.count: 2 clients"):
+    with pytest.raises(SubmodelError, match=r"^clients\.count: 2 "):
         prepare(config, net(), small(3))
-    with pytest.raises(SubmodelError, match="at least two classes"):
+    with pytest.raises(SubmodelError, match="two classes"):
         prepare(config, net(), small(90, classes=1))

@@ -157,19 +157,19 @@ MODELS: dict[str, tuple[Callable[[], Any], *tuple[str, ...]]] = {
     "nothing": (lambda: train(Returning(lambda o: None)), "returns a NoneType"),
     "an array": (lambda: train(Returning(lambda o: o.detach().numpy())), "returns a ndarray"),
     "a recurrent layer": (lambda: train(nn.LSTM(6, 3)), "returns a tuple"),
-    "detached": (lambda: train(Returning(Tensor.detach)), "does not depend on the model"),
-    "one number each": (lambda: train(Returning(lambda o: o[:, 0])), "(2,)", "for each class"),
+    "detached": (lambda: train(Returning(Tensor.detach)), "depend"),
+    "one number each": (lambda: train(Returning(lambda o: o[:, 0])), "(2,)", "class"),
     "a third dimension": (lambda: train(Returning(lambda o: o[:, :, None])), "(2, 3, 1)"),
-    "lazy": (lambda: train(nn.Sequential(nn.LazyLinear(3))), "0.weight", "run the module once"),
+    "lazy": (lambda: train(nn.Sequential(nn.LazyLinear(3))), "0.weight", "shape"),
     "lazy, uncut": (
-        lambda: train(nn.Sequential(nn.LazyLinear(3)), None, config(WHOLE)), "no shape yet"),
+        lambda: train(nn.Sequential(nn.LazyLinear(3)), None, config(WHOLE)), "shape"),
     "on the meta device": (lambda: train(net().to("meta")), "0.weight", "meta", "no values"),
     "not finite": (lambda: train(infinite()), "0.weight", "not finite"),
     "made in inference mode": (lambda: train(in_inference_mode()), "inference mode"),
     "half precision": (lambda: train(net().half()), "float32", "x.half()"),
-    "a name": (lambda: train("cnn"), "a str is not an nn.Module"),
-    "a class": (lambda: train(TwoInputs), "TwoInputs is a class"),
-    "a function": (lambda: train(lambda x: x), "a function is not an nn.Module"),
+    "a name": (lambda: train("cnn"), "a str ", "nn.Module"),
+    "a class": (lambda: train(TwoInputs), "TwoInputs", "class"),
+    "a function": (lambda: train(lambda x: x), "a function ", "nn.Module"),
     "of NaN": (lambda: train(Returning(lambda o: o * float("nan"))), "the loss", "nan"),
 }  # fmt: skip
 DATA: dict[str, tuple[Callable[[], Any], *tuple[str, ...]]] = {
@@ -177,24 +177,24 @@ DATA: dict[str, tuple[Callable[[], Any], *tuple[str, ...]]] = {
     "three parts": (lambda: train(data=(pair(),) * 3), "a tuple", "submodel.dataset"),
     "a TensorDataset": (lambda: train(data=TensorDataset(*pair())), "a TensorDataset"),
     "words": (lambda: dataset((np.array(["a", "b"]), np.arange(2)), pair()),
-              "training data: inputs", "ndarray of <U1", "arrays of numbers"),
+              "training data: inputs", "ndarray of <U1", "numbers"),
     "objects": (lambda: dataset(pair(), (pair()[0], np.array([None] * 24))),
                 "test data: targets", "ndarray of object"),
     "lists": (lambda: dataset(([[1.0]], [0]), pair()),
-              "inputs are a list", "torch.tensor"),
+              "a list", "torch.tensor"),
     "no test part": (lambda: dataset(pair(), None), "test data", "pair"),
-    "x and y": (lambda: dataset(*pair()), "a Tensor is not a pair"),
+    "x and y": (lambda: dataset(*pair()), "a Tensor "),
     "three of them": (lambda: dataset((*pair(), pair()[1]), pair()),
-                      "a tuple of 3 is not a pair"),
+                      "a tuple of 3"),
     "a DataLoader": (lambda: dataset(DataLoader(TensorDataset(*pair())), pair()),
-                     "a DataLoader is not a pair"),
+                     "a DataLoader "),
     "single numbers": (lambda: dataset((torch.tensor(1.0), torch.tensor(0)), pair()),
-                       "one entry per example"),
+                       "entry"),
     "sparse": (lambda: own(torch.eye(24).to_sparse()), "sparse", "to_dense"),
     "on another device": (lambda: own(pair()[0].to("meta")), "meta", "engine.device"),
     "NaN": (lambda: own(pair()[0].index_fill(0, torch.tensor(3), float("nan"))), "example 3"),
-    "none": (lambda: own(pair()[0][:0], pair()[1][:0]), "0 inputs and 0 targets"),
-    "other lengths": (lambda: own(pair()[0][:9]), "9 inputs and 24 targets"),
+    "none": (lambda: own(pair()[0][:0], pair()[1][:0]), "0 inputs"),
+    "other lengths": (lambda: own(pair()[0][:9]), "9 inputs", "24 targets"),
     "another shape to test": (
         lambda: train(data=dataset(pair(), pair(inputs=7))), "test data", "(2, 7)"),
     "another type to test": (
@@ -211,30 +211,30 @@ DATA: dict[str, tuple[Callable[[], Any], *tuple[str, ...]]] = {
     "float16": (lambda: train(data=own(pair()[0].half())), "float16", "x.float()"),
     "booleans": (lambda: train(data=own(pair()[0] > 0)), "bool", "x.float()"),
     "tokens of no entry": (
-        tokens(torch.full((24, 6), 10)), "training data", "0 to 9", "from 10 to 10"),
+        tokens(torch.full((24, 6), 10)), "training data", "0 to 9", "10 to 10"),
     "one such token, late": (
         tokens((torch.arange(24) > 22).long()[:, None] * torch.full((24, 6), 10)),
         "training data: example 23", "0 to 9"),
     "one such token to test": (
         tokens(torch.zeros(24, 6).long(), torch.eye(24, 6).long() * 11), "test data", "0 to 9"),
-    "a token below zero": (tokens(torch.full((24, 6), -1)), "0 to 9", "from -1 to -1"),
+    "a token below zero": (tokens(torch.full((24, 6), -1)), "0 to 9", "-1 to -1"),
     "tokens that are floats": (tokens(torch.zeros(24, 6)), "'0' (Embedding)", "x.long()"),
     "labels above the outputs": (
-        lambda: train(net(6, 2)), "labels go from 0 to 2", "2 outputs", "0 to 1"),
+        lambda: train(net(6, 2)), "0 to 2", "2 outputs", "0 to 1"),
     "labels above the outputs, kept": (
-        lambda: train(net(6, 2), None, config(KEEP)), "labels go from 0 to 2", "2 outputs"),
+        lambda: train(net(6, 2), None, config(KEEP)), "0 to 2", "2 outputs"),
     "labels from 1": (
-        lambda: train(data=own(y=pair()[1] + 1)), "labels go from 1 to 3", "begin at 1", "y - 1"),
+        lambda: train(data=own(y=pair()[1] + 1)), "1 to 3", "y - 1"),
     "labels from 1, a spare output": (
         lambda: train(net(6, 4), own(y=pair()[1] + 1)), "none of 0", "y - 1", "'iid'"),
     "labels with gaps": (
-        lambda: train(net(6, 9), own(y=pair()[1] * 4)), "0 to 8", "none of 1, 2, 3, 5, 6"),
+        lambda: train(net(6, 9), own(y=pair()[1] * 4)), "0 to 8", " 1, 2, 3, 5, 6"),
     "identifiers": (lambda: own(y=pair()[1] * 10**12), "2,000,000,000,000", "torch.unique"),
-    "a negative label": (lambda: own(y=pair()[1] - 1), "a negative one"),
+    "a negative label": (lambda: own(y=pair()[1] - 1), "negative"),
     "two classes": (
         lambda: train(net(6, 2), own(y=pair(2)[1]), config(data={"labels_per_client": 3})),
-        "labels_per_client: 3", "2 classes", "set it to 2", "'iid'"),
-    "one class": (lambda: train(net(6, 1), own(y=pair(1)[1])), "all are 0", "two classes"),
+        "labels_per_client: 3", "2 classes", "'iid'"),
+    "one class": (lambda: train(net(6, 1), own(y=pair(1)[1])), "two classes"),
     "one example": (lambda: train(data=own(pair()[0][:1], pair()[1][:1])), "two classes"),
     "float labels": (lambda: train(data=own(y=pair()[1].float())), "float32", "y.long()"),
     "labels in a column": (lambda: train(data=own(y=pair()[1][:, None])), "y.squeeze(1)"),
@@ -242,8 +242,8 @@ DATA: dict[str, tuple[Callable[[], Any], *tuple[str, ...]]] = {
         lambda: train(data=own(y=functional.one_hot(pair()[1]))), "(2, 3)", "y.argmax(1)"),
 }  # fmt: skip
 LOSSES: dict[str, tuple[Callable[[], Any], *tuple[str, ...]]] = {
-    "a class": (lambda: train(loss=nn.CrossEntropyLoss), "is a class", "CrossEntropyLoss()"),
-    "a name": (lambda: train(loss="cross_entropy"), "'cross_entropy' is not a function"),
+    "a class": (lambda: train(loss=nn.CrossEntropyLoss), "class", "CrossEntropyLoss()"),
+    "a name": (lambda: train(loss="cross_entropy"), "'cross_entropy'", "function"),
     "a sum": (lambda: train(loss=nn.CrossEntropyLoss(reduction="sum")), "'sum'", "the mean"),
     "of each": (lambda: train(loss=nn.CrossEntropyLoss(reduction="none")), "'none'", "the mean"),
     "weighted": (
@@ -257,15 +257,15 @@ LOSSES: dict[str, tuple[Callable[[], Any], *tuple[str, ...]]] = {
     "a float": (lambda: train(None, None, config(KEEP), loss=lambda *_: 1.0), "returns a float"),
     "without gradient": (
         lambda: train(None, None, config(KEEP), loss=lambda o, _: o.detach().mean()),
-        "does not depend on the model"),
+        "depend"),
     "of one argument": (
-        lambda: train(None, None, config(KEEP), loss=lambda o: o.mean()), "does not take"),
+        lambda: train(None, None, config(KEEP), loss=lambda o: o.mean()), "take"),
     "swapped": (
         lambda: train(None, None, config(KEEP), loss=lambda y, o: functional.cross_entropy(o, y)),
-        "does not take outputs of shape (2, 3)"),
+        "outputs", "(2, 3)"),
     "NaN": (
         lambda: train(None, None, config(KEEP), loss=lambda o, _: o.mean() * float("nan")),
-        "the loss of the first 2 examples is nan"),
+        "loss", "2 examples", "nan"),
     "broadcast": (
         lambda: train(net(6, 1), column(0), config(PLAIN), loss=functional.mse_loss),
         "(2, 1)", "y.unsqueeze(1)"),
@@ -275,8 +275,7 @@ LOSSES: dict[str, tuple[Callable[[], Any], *tuple[str, ...]]] = {
     "of numbers, with labels' settings": (
         lambda: train(net(6, 1), own(y=pair()[0][:, :1]), config(ABSENT, LABELS),
                       loss=functional.mse_loss),
-        "local.absent_labels: 'leave_out' needs class labels", "float32 of shape (24, 1)",
-        "data.partition: 'labels' needs class labels"),
+        "local.absent_labels: 'leave_out' ", "float32", "(24, 1)", "data.partition: 'labels' "),
 }  # fmt: skip
 
 
@@ -285,18 +284,18 @@ def into(path: str, **options: Any) -> Callable[[], Any]:
 
 
 RUNS: dict[str, tuple[Callable[[], Any], *tuple[str, ...]]] = {
-    "into a file": (into("file"), "file exists already"),
-    "below a file": (into("file/run"), "file/run: cannot be made"),
-    "where nothing can be made": (into("/proc/run"), "/proc/run: cannot be made"),
-    "a long name": (into("a" * 300), "cannot be made"),
-    "a number": (lambda: train(out=3), "out: 3 is not the path of a folder"),
-    "resumed where nothing is": (into("nowhere", resume=True), "nowhere: not a run"),
-    "resumed in an empty folder": (into("folder", resume=True), "folder: not a run"),
-    "resumed in a file": (into("file", resume=True), "file: not a run"),
-    "resumed nowhere": (lambda: train(resume=True), "resume: goes with out"),
+    "into a file": (into("file"), "file exists"),
+    "below a file": (into("file/run"), "file/run: "),
+    "where nothing can be made": (into("/proc/run"), "/proc/run: "),
+    "a long name": (into("a" * 300), "a" * 300 + ": "),
+    "a number": (lambda: train(out=3), "out: 3 ", "folder"),
+    "resumed where nothing is": (into("nowhere", resume=True), "nowhere: "),
+    "resumed in an empty folder": (into("folder", resume=True), "folder: "),
+    "resumed in a file": (into("file", resume=True), "file: "),
+    "resumed nowhere": (lambda: train(resume=True), "resume: ", "out"),
     "on mps": (lambda: train(given=config(engine={"device": "mps"})), "'mps'", "auto, cpu, cuda"),
     "on meta": (lambda: train(given=config(engine={"device": "meta"})), "'meta'", "auto, cpu"),
-    "on a GPU": (lambda: train(given=config(engine={"device": "gpu"})), "'gpu' is not a device"),
+    "on a GPU": (lambda: train(given=config(engine={"device": "gpu"})), "engine.device: 'gpu' "),
     "of too many threads": (
         lambda: train(given=config(engine={"threads": 100_000})), "engine.threads", "1024"),
     "over devices": (
@@ -311,9 +310,9 @@ RUNS: dict[str, tuple[Callable[[], Any], *tuple[str, ...]]] = {
     "more than it has": (lambda: train(given=config(data={"examples": 1000})), "1,000", "24"),
     "an unknown axis": (
         lambda: train(given=config(axes={"freeze": ["lost"]})), "freeze: 'lost'"),
-    "axes by a list": (lambda: train(axes=["0"]), "axes", "a list is not a table"),
+    "axes by a list": (lambda: train(axes=["0"]), "axes", "a list "),
     "axes by a word": (
-        lambda: train(axes={"0.weight": "hidden"}), "axes.0.weight", "'hidden' is not a tuple"),
+        lambda: train(axes={"0.weight": "hidden"}), "axes.0.weight", "'hidden' ", "tuple"),
     "axes of another model": (
         lambda: train(axes=trace(nn.Sequential(nn.Linear(6, 4), nn.Linear(4, 3)), pair()[0])),
         "another model", "0.weight", "(4, 6)", "(8, 6)"),
@@ -337,36 +336,36 @@ def table(members: Any) -> Callable[[], Any]:
 
 
 TOOLS: dict[str, tuple[Callable[[], Any], *tuple[str, ...]]] = {
-    "trace a name": (lambda: trace("cnn", torch.ones(1)), "not an nn.Module"),  # type: ignore[arg-type]
+    "trace a name": (lambda: trace("cnn", torch.ones(1)), "nn.Module"),  # type: ignore[arg-type]
     "trace another shape": (lambda: trace(net(), torch.ones(2, 7)), "(2, 7)", "'0' (Linear)"),
     "trace two inputs": (lambda: trace(TwoInputs(), torch.ones(2, 6)), "'scale'"),
     "trace another name": (lambda: trace(net(), {"lost": torch.ones(2, 6)}), "lost", "'input'"),
     "trace words": (lambda: trace(net(), np.array(["a", "b"])), "ndarray"),
     "trace a shape": (lambda: trace(net(), (2, 6)), "torch.ones(shape)"),
-    "trace nothing": (lambda: trace(net(), torch.ones(0, 6)), "no output has a value"),
+    "trace nothing": (lambda: trace(net(), torch.ones(0, 6)), "no output"),
     "trace whole numbers": (lambda: trace(net(), torch.ones(2, 6).long()), "x.float()"),
     "trace two devices": (
         lambda: trace(net(), torch.ones(2, 6, device="meta")), "on cpu", "on meta"),
     "trace a branch without values": (
         lambda: trace(Branching().to("meta"), torch.ones(2, 6, device="meta")),
-        "Branching", "branch", "put model and inputs on the cpu"),
-    "freeze by a word": (traced(freeze="0"), "freeze: '0' is not a list"),
-    "tie one axis": (traced(tie=["0"]), "tie: '0' is not a pair"),
-    "outputs by a word": (traced(outputs="logits"), "outputs: 'logits' is not a function"),
+        "Branching", "branch", "cpu"),
+    "freeze by a word": (traced(freeze="0"), "freeze: '0' "),
+    "tie one axis": (traced(tie=["0"]), "tie: '0' "),
+    "outputs by a word": (traced(outputs="logits"), "outputs: 'logits' "),
     "outputs that fail": (traced(outputs=lambda o: o.logits), "a Tensor", "logits"),
     "declare a module": (lambda: declare(net(), {}), "named_parameters()"),  # type: ignore[arg-type]
-    "declare nothing": (table(None), "not a table"),
+    "declare nothing": (table(None), "table"),
     "declare a number": (table({"0.weight": (3,)}), "axes.0.weight[0]: 3"),
     "declare no part": (table({"0.weight": (("h", 0),)}), "('h', 0)"),
     "declare below zero": (table({"0.weight": (("h", -2),)}), "('h', -2)"),
     "build a mask": (cut({"0": np.ones(8, bool)}), "units['0']", "np.flatnonzero(mask)"),
     "build a list": (cut({"0": [1, 2]}), "units['0']", "NumPy array"),
     "build too far": (cut({"0": np.array([1, 8])}), "from 0 to 7", "[1, 8]"),
-    "build nothing": (cut({"0": np.array([], int)}), "one at least"),
+    "build nothing": (cut({"0": np.array([], int)}), "units['0']", "least"),
     "build twice the same": (cut({"0": np.array([1, 1])}), "twice"),
-    "build another axis": (cut({"lost": np.array([1])}), "'lost' is not an axis; there are 0"),
+    "build another axis": (cut({"lost": np.array([1])}), "'lost' ", " 0"),
     "build another model": (cut({"0": np.array([1])}, net(7)), "another model"),
-    "build a name": (cut({"0": np.array([1])}, "net"), "a str is not an nn.Module"),
+    "build a name": (cut({"0": np.array([1])}, "net"), "a str ", "nn.Module"),
 }  # fmt: skip
 
 MISTAKES = {
@@ -410,15 +409,15 @@ def returns(answer: Callable[[int, float], Any]) -> type[Scheme]:
 
 
 ANSWERS: dict[str, tuple[type[Scheme], str]] = {
-    "Positions": (returns(lambda n, c: np.arange(int(n * c))), "the mask is of int64, not bool"),
+    "Positions": (returns(lambda n, c: np.arange(int(n * c))), "int64, not bool"),
     "Numbers": (returns(lambda n, c: (np.arange(n) < n * c) * 1), "int64, not bool"),
-    "Tensors": (returns(lambda n, c: torch.arange(n) < n * c), "a Tensor is not a NumPy array"),
-    "Lists": (returns(lambda n, c: [i < n * c for i in range(n)]), "a list is not a NumPy array"),
-    "Nothing": (returns(lambda n, c: None), "a NoneType is not a NumPy array"),
-    "Long": (returns(lambda n, c: np.ones(n + 1, bool)), "the mask has shape ("),
-    "Short": (returns(lambda n, c: np.ones(int(n * c), bool)), "the mask has shape ("),
-    "Square": (returns(lambda n, c: np.ones((1, n), bool)), "the mask has shape (1, "),
-    "Empty": (returns(lambda n, c: np.zeros(n, bool)), "never holds anything of axis '"),
+    "Tensors": (returns(lambda n, c: torch.arange(n) < n * c), "a Tensor "),
+    "Lists": (returns(lambda n, c: [i < n * c for i in range(n)]), "a list "),
+    "Nothing": (returns(lambda n, c: None), "a NoneType "),
+    "Long": (returns(lambda n, c: np.ones(n + 1, bool)), "shape ("),
+    "Short": (returns(lambda n, c: np.ones(int(n * c), bool)), "shape ("),
+    "Square": (returns(lambda n, c: np.ones((1, n), bool)), "shape (1, "),
+    "Empty": (returns(lambda n, c: np.zeros(n, bool)), " axis '"),
     "Failing": (returns(lambda n, c: n / 0), "ZeroDivisionError"),
 }
 globals().update({name: kind for name, (kind, _) in ANSWERS.items()})
@@ -434,7 +433,7 @@ def test_a_scheme_that_returns_no_mask_is_refused(answer: str, granularity: str)
     assert str(error.value).startswith("scheme Own: ")
     assert ANSWERS[answer][1] in str(error.value)
     if answer != "Failing":
-        assert "select must return a mask" in str(error.value)
+        assert "select " in str(error.value)
         assert ("axis '0'" if granularity == "unit" else "axis 'coordinates'") in str(error.value)
     with pytest.raises(AssertionError) as failure:
         check_scheme(scheme)
@@ -486,29 +485,29 @@ class Branching(nn.Module):
 """
 COMMANDS: dict[str, tuple[str, ...]] = {
     # what is typed, and words of the error
-    "train --out file/run": ("file/run: cannot be made", "Not a directory"),
-    "train --out /proc/run": ("/proc/run: cannot be made",),
-    "train --out file": ("file exists already",),
-    "train lost.toml": ("lost.toml: No such file",),
-    "train folder": ("folder: Is a directory",),
+    "train --out file/run": ("file/run: ", "Not a directory"),
+    "train --out /proc/run": ("/proc/run: ",),
+    "train --out file": ("file exists",),
+    "train lost.toml": ("lost.toml: ",),
+    "train folder": ("folder: ",),
     "train --set engine.device=mps": ("engine.device: 'mps'", "auto, cpu, cuda"),
     "train --set engine.device=meta": ("engine.device: 'meta'",),
     "train --set engine.threads=100000": ("engine.threads: 100000", "1024"),
-    "train --processes 0": ("engine.processes: 0 is less than 1",),
+    "train --processes 0": ("engine.processes: 0 ",),
     "train --processes 100000": ("engine.processes: 100000", "too many"),
     "train --engine local --processes 2": ("--processes", "torchrun", "'local'"),
-    "train --set train.rounds": ("want key.path=value",),
-    "train --set train.rounds=-1": ("train.rounds: -1 is less than 1",),
+    "train --set train.rounds": ("key.path=value",),
+    "train --set train.rounds=-1": ("train.rounds: -1 ",),
     "train --set model.name=mistaken:narrow": ("(2, 1, 8, 8)", "63x8"),
-    "train --set model.name=mistaken:few": ("labels go from 0 to 9", "9 outputs"),
+    "train --set model.name=mistaken:few": ("0 to 9", "9 outputs"),
     "train --set model.name=mistaken:frozen": ("frozen",),
-    "train --set model.name=mistaken:fails": ("'mistaken:fails' fails", "no weights here"),
-    "train --set model.name=mistaken:word": ("made a str",),
-    "train --set model.name=mistaken:lost": ("has no 'lost'",),
+    "train --set model.name=mistaken:fails": ("'mistaken:fails'", "no weights here"),
+    "train --set model.name=mistaken:word": ("a str",),
+    "train --set model.name=mistaken:lost": ("'lost'",),
     "train --set model.name=torn:net": ("'torn' fails", "SyntaxError"),
     "train --set model.name=mistaken:good --set model.width=4": (
         "model.width",
-        "'mistaken:good' has no such key",
+        "'mistaken:good'",
         "mlp or cnn",
     ),
     "train --set model.options={a=1}": ("model.options", "'cnn'"),
@@ -516,29 +515,29 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "train --set scheme.options={a=1}": ("scheme.options", "'rolling'"),
     "train --set scheme.name=submodel.schemes:Scheme": ("scheme.name", "select"),
     "train --set axes.freeze=['lost']": ("freeze: 'lost'",),
-    "resume nowhere": ("nowhere: not a run",),
-    "show file": ("file: not a run",),
+    "resume nowhere": ("nowhere: ",),
+    "show file": ("file: ",),
     "cost --set model.name=mistaken:narrow": ("63x8",),
-    "config --set lost=1": ("lost: no such key",),
+    "config --set lost=1": ("lost: ",),
     "inspect mistaken:narrow --input 1,8,8": ("63x8",),
     "inspect mistaken:Branching --input 1,8,8 --meta": ("branch", "meta"),
     "inspect mistaken:fails --input 1": ("no weights here",),
-    "inspect cnn --input 1": ("images of at least 4 x 4",),
-    "inspect cnn --input 1,2,2": ("images of at least 4 x 4",),
+    "inspect cnn --input 1": ("4 x 4",),
+    "inspect cnn --input 1,2,2": ("4 x 4",),
     "inspect cnn --input -1,8,8": ("--input", "'-1,8,8'"),
     "inspect cnn --set width=0": ("model.width: 0",),
     "inspect cnn --set width=wide": ("model.width: 'wide'",),
-    "inspect preresnet18 --input 8,8": ("needs images",),
+    "inspect preresnet18 --input 8,8": ("images",),
     "inspect cnn --capacities 2": ("capacity: 2",),
-    "plan --memory 1e400": ("'1e400' is not an amount",),
-    "export folder": ("folder: not a run",),
-    "data --out file/a.png": ("file: File exists",),
-    "data --out folder": ("--out: folder is a folder",),
-    "data --labels-per-client 11": ("labels_per_client: 11", "set it to 10"),
-    "compare static --seeds 1 --out file": ("--out: file: cannot be made",),
+    "plan --memory 1e400": ("'1e400'",),
+    "export folder": ("folder: ",),
+    "data --out file/a.png": ("file: ",),
+    "data --out folder": ("--out: folder ",),
+    "data --labels-per-client 11": ("labels_per_client: 11", " 10 "),
+    "compare static --seeds 1 --out file": ("--out: file: ",),
     "compare statc": ("'statc'",),
-    "reproduce heterofl --scale smoke --out file/x": ("--out: file/x: cannot be made",),
-    "study residual --out file": ("--out: file: cannot be made",),
+    "reproduce heterofl --scale smoke --out file/x": ("--out: file/x: ",),
+    "study residual --out file": ("--out: file: ",),
 }
 
 

@@ -76,7 +76,7 @@ def test_what_the_user_selects_stays() -> None:
 def test_a_model_that_does_not_run_is_left_for_the_check_of_the_fit() -> None:
     model = nn.Linear(3, 2)
     assert not returns_logits(model, torch.ones(1, 2))
-    with pytest.raises(submodel.SubmodelError, match="does not run on"):
+    with pytest.raises(submodel.SubmodelError, match=r"run on .*input"):
         submodel.train(model, tiny_labelled_text(), SECTIONS, progress=False)
 
 

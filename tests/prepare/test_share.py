@@ -86,17 +86,20 @@ def test_exclusive_training_runs_and_costs_what_its_clients_hold() -> None:
 @pytest.mark.parametrize(
     ("sections", "problem"),
     [
-        ({"clients": {"capacities": [0.5], "least": 1}}, "nobody can hold 1"),
-        ({"model": {"share": 0.5, "factorised": True}}, "share: is of widths"),
-        ({"model": {"share": 0.5}, "engine": {"name": "flower"}}, r"model\.share: devices get"),
-        ({"clients": {"least": 0.5}, "engine": {"name": "flower"}}, r"clients\.least: devices say"),
-        ({"clients": {"least": 0.5}, "train": {"output_step": 1.0}}, "is one of all clients"),
+        ({"clients": {"capacities": [0.5], "least": 1}}, "clients.least: .*1"),
+        ({"model": {"share": 0.5, "factorised": True}}, "model.share: .*widths"),
+        ({"model": {"share": 0.5}, "engine": {"name": "flower"}}, "model.share: devices"),
+        ({"clients": {"least": 0.5}, "engine": {"name": "flower"}}, "clients.least: devices"),
+        (
+            {"clients": {"least": 0.5}, "train": {"output_step": 1.0}},
+            "train.output_step: .*clients",
+        ),
         (
             {"clients": {"count": 4, "proportions": [1, 100, 100], "least": 1}},
-            r"clients\.least: no client",
+            "clients.least: no client",
         ),
     ],
 )
 def test_what_cannot_be_is_refused(sections: dict[str, Any], problem: str) -> None:
-    with pytest.raises(ConfigError, match=problem):
+    with pytest.raises(ConfigError, match=f"^{problem}"):
         prepare(parse(tiny(**sections)))
