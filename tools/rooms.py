@@ -71,7 +71,8 @@ def read_rooms() -> Rooms:
 
 def purpose(room: str) -> str:
     """First sentence of a room's docstring."""
-    folder = ROOT / "src/submodel" / room
-    file = folder / "__init__.py" if folder.is_dir() else folder.with_suffix(".py")
+    file = ROOT / "src/submodel" / f"{room}.py"
+    if not file.exists():
+        file = file.with_suffix("") / "__init__.py"
     docstring = ast.get_docstring(ast.parse(file.read_text("utf-8"))) or ""
     return docstring.split("\n")[0].partition(". ")[0].removesuffix(".")
