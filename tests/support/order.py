@@ -10,15 +10,14 @@ import pytest
 def slow_first(items: list[pytest.Item], workers: int = 1) -> list[pytest.Item]:
     """Sort tests for workers that begin with equally many tests in a row each.
 
-    The tests of a file stay together: they share what is expensive to set up.
+    The tests of a file stay together, in its order: they share what is expensive to set up.
     """
     files: dict[str, list[pytest.Item]] = defaultdict(list)
     slow: dict[str, int] = defaultdict(int)
     for item in items:
         name = item.nodeid.partition("::")[0]
-        is_slow = item.get_closest_marker("slow") is not None
-        files[name].insert(slow[name] if is_slow else len(files[name]), item)
-        slow[name] += is_slow
+        files[name].append(item)
+        slow[name] += item.get_closest_marker("slow") is not None
     rows: list[list[pytest.Item]] = [[] for _ in range(workers)]
     loads = [0] * workers
     for name in sorted(files, key=lambda name: -slow[name]):

@@ -19,7 +19,8 @@ def score_line(accuracy: float, number: int = 1, **more: float) -> dict[str, flo
     keys = ("test_accuracy", "train_eval_accuracy", "capacity_accuracy.1", "capacity_accuracy.0.5",
             "client_accuracy.worst_quarter")  # fmt: skip
     costs = {"round": number, "bytes": 2e9, "flops": 3e12}
-    return {**costs, "test_loss": 1 - accuracy, **dict.fromkeys(keys, accuracy), **more}
+    losses = {"test_loss": 1 - accuracy, "train_eval_loss": 0.9 - accuracy}
+    return {**costs, **losses, **dict.fromkeys(keys, accuracy), **more}
 
 
 def record(
