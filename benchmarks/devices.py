@@ -26,10 +26,10 @@ from typing import Any
 import psutil
 
 from submodel.config import parse, to_toml
+from submodel.config.setup import prepare
 from submodel.engines.processes.launch import free_port
 from submodel.federation.flower.credentials import create
 from submodel.federation.flower.process import relatives
-from submodel.prepare.setup import prepare
 from submodel.report.tables import cost_rows
 
 CAPACITIES = (1.0, 0.25, 0.0625)

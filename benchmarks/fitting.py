@@ -20,11 +20,11 @@ from typing import Any
 
 import torch
 
+from submodel.comparison.records import portable
+from submodel.comparison.statistics import confidence, spread
 from submodel.config import Config, read
-from submodel.experiments.records import portable
-from submodel.experiments.statistics import confidence, spread
-from submodel.prepare.setup import prepare
-from submodel.presentation.tables import markdown_table
+from submodel.config.setup import prepare
+from submodel.core.tables import markdown_table
 from submodel.runs.folder import RunFolder
 from submodel.runs.loop import run_rounds
 from submodel.runs.open import Run

@@ -31,8 +31,8 @@ import numpy as np
 from benchmarks.growth_points import POINTS, run_config
 from benchmarks.speed.report import table
 
-from submodel.presentation.labels import fitting_unit, log_scale, name_ticks
-from submodel.presentation.style import DOUBLE, INK, LINES, new_figure, save_figure, with_style
+from submodel.drawing.labels import fitting_unit, log_scale, name_ticks
+from submodel.drawing.style import DOUBLE, INK, LINES, new_figure, save_figure, with_style
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -19,11 +19,11 @@ from benchmarks.speed.local import Ours
 from benchmarks.speed.workloads import WORKLOADS, make_config, make_data
 
 from submodel.config import Config, parse
+from submodel.config.setup import prepare
 from submodel.data import Dataset
 from submodel.data.examples import Examples
 from submodel.data.facts import TextFacts
 from submodel.model.axes.declare import units_held
-from submodel.prepare.setup import prepare
 from submodel.schemes import Draw, Mask, Scheme
 
 _LENGTH, _VOCABULARY = 64, 512  # of the texts that a transformer is tried on

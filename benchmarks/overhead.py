@@ -22,12 +22,12 @@ from submodel.algorithm.dispatch import cut_of
 from submodel.algorithm.rounds import initial_state, plan, step
 from submodel.algorithm.types import Setup, State
 from submodel.config import parse
+from submodel.config.setup import prepare
 from submodel.data import dataset
 from submodel.engines.serial import SerialEngine
-from submodel.local.training import batches
 from submodel.model.build import build_module
 from submodel.model.cost import CostModel
-from submodel.prepare.setup import prepare
+from submodel.tasks.training import batches
 
 WORKLOADS: dict[str, dict[str, dict[str, Any]]] = {
     "preresnet18, width 16, 3 x 32 x 32, batch 10": {

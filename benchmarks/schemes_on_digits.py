@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from submodel.config import parse
-from submodel.prepare.setup import prepare
+from submodel.config.setup import prepare
 from submodel.runs.loop import run_rounds
 from submodel.runs.training import Training
 

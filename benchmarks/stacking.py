@@ -23,10 +23,10 @@ from submodel.algorithm.execution import Engine
 from submodel.algorithm.rounds import initial_state, plan
 from submodel.algorithm.types import Setup, Task
 from submodel.config import parse
+from submodel.config.setup import prepare
 from submodel.data import dataset
 from submodel.engines.batched.engine import BatchedEngine
 from submodel.engines.serial import SerialEngine
-from submodel.prepare.setup import prepare
 
 SHAPES: dict[str, tuple[str, tuple[int, ...], tuple[int, ...], tuple[int, ...]]] = {
     # name: model, inputs, widths, clients

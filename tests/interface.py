@@ -72,6 +72,12 @@ def documented_modules() -> Iterator[tuple[str, list[str]]]:
         yield module, re.findall(r"`(\w+)`", names)
 
 
+def former_modules() -> Iterator[tuple[str, str]]:
+    """The former paths of docs/reference/python.md, with the module of today that has the names."""
+    text = (REFERENCE / "python.md").read_text("utf-8")
+    yield from re.findall(r"^\| `(submodel[\w.]*)` \| `[^|]*` \| `([\w.]+)` \|", text, re.MULTILINE)
+
+
 def _first_column(page: str, heading: str) -> Iterator[str]:
     """What the tables of a page whose first heading is this list, one by one."""
     text = (REFERENCE / page).read_text("utf-8")

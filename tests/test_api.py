@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from torch import Tensor, nn
 
 import submodel
-from submodel.errors import ConfigError
+from submodel.core.errors import ConfigError
 
 CONFIG: dict[str, Any] = {"train": {"rounds": 2}, "clients": {"capacities": [1, 0.5]}}
 

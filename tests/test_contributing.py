@@ -14,8 +14,8 @@ import pytest
 
 from submodel.config.reading import section_class
 from submodel.config.sections import TRACKERS, Config
+from submodel.core.registry import Registry, find
 from submodel.data.registry import AUGMENTATIONS, TOKENS
-from submodel.plugins import Kind, find
 from submodel.tasks.registry import METRICS
 
 ROOT = Path(__file__).parents[1]
@@ -23,7 +23,7 @@ PAGE = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
 FILES = dict(re.findall(r"<!-- (\w+)\.py -->\n```python\n(.*?)```", PAGE, re.DOTALL))
 TESTS = [name for name in FILES if name.startswith("test_")]
 OFFERS = re.findall(r'\[project\.entry-points\."([\w.]+)"\]\n(\w+) = "my_package\.([\w:]+)"', PAGE)
-KINDS: list[Kind[Any]] = [
+KINDS: list[Registry[Any]] = [
     *(AUGMENTATIONS, METRICS, TOKENS, TRACKERS),
     *(kind for name in Config.model_fields
       for kind in getattr(section_class(name), "choices", {}).values()),
@@ -63,16 +63,16 @@ def test_what_is_registered_is_there(group: str, name: str, path: str) -> None:
     (kind,) = [kind for kind in KINDS if kind.group == group]
     assert callable(find(path, kind.key))
     target = path.partition(":")[2]
-    assert re.search(rf'`"{name}": Offer\("submodel\.[\w.]+:{target}"', PAGE)
-    assert name not in kind.offers
+    assert re.search(rf'`"{name}": Entry\("submodel\.[\w.]+:{target}"', PAGE)
+    assert name not in kind.entries
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.noun)
-def test_the_table_says_where_each_kind_is_registered(kind: Kind[Any]) -> None:
+def test_the_table_says_where_each_kind_is_registered(kind: Registry[Any]) -> None:
     row = rf"\| {kind.noun} \| `{kind.key}` \| `([\w./]+)` \| `{re.escape(kind.group)}` \|"
     (file,) = re.findall(row, PAGE)
     assert f'key="{kind.key}"' in (ROOT / file).read_text() or kind is TRACKERS
-    assert "offers={" in (ROOT / file).read_text()
+    assert "entries={" in (ROOT / file).read_text()
 
 
 def test_the_entry_points_are_toml() -> None:

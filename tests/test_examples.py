@@ -13,13 +13,13 @@ from examples import gpt2_on_text, own_scheme
 from safetensors.torch import load_file
 
 from submodel.config import parse, read
+from submodel.config.findings import context_of
+from submodel.config.parts import make_module
+from submodel.config.setup import prepare
+from submodel.core.errors import ConfigError
 from submodel.data import dataset
 from submodel.data.examples import About
-from submodel.errors import ConfigError
 from submodel.model.travel import size_in_bytes
-from submodel.prepare.findings import context_of
-from submodel.prepare.parts import make_module
-from submodel.prepare.setup import prepare
 from submodel.runs.folder import RunFolder
 from submodel.schemes import Draw, units_held
 from tests.support.runs import run

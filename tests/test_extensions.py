@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from submodel.errors import ConfigError, SubmodelError
-from submodel.experiments.plan import find_scale
+from submodel.comparison.plan import find_scale
+from submodel.core.errors import ConfigError, SubmodelError
 from submodel.report.page import document
 
 # Runs commands, one after another; with "alone" as if no other package was installed.

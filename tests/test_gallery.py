@@ -11,7 +11,7 @@ from tools.gallery.__main__ import FOLDER
 from tools.gallery.nets import draw_nets
 from tools.gallery.scenes import ANIMATIONS, ROUNDS, SCENES, UNITS, play
 from tools.gallery.strips import draw_strips
-from tools.rooms import ROOT
+from tools.packages import ROOT
 
 from submodel.schemes.registry import SCHEMES
 
@@ -20,9 +20,9 @@ TRAINED = {"importance", "pruned"}  # drawn from a run
 
 
 def test_every_scheme_has_its_section_and_its_picture() -> None:
-    assert {scene.name for scene in SCENES.values()} == set(SCHEMES.offers)
+    assert {scene.name for scene in SCENES.values()} == set(SCHEMES.entries)
     sections = re.findall(r"^## `([\w-]+)`$", PAGE, flags=re.MULTILINE)
-    assert sorted(sections) == sorted(SCHEMES.offers)
+    assert sorted(sections) == sorted(SCHEMES.entries)
     for name in sections:
         text = PAGE.split(f"## `{name}`\n")[1].split("\n## ")[0]
         assert f"](images/gallery/{name}.svg)" in text

@@ -1,4 +1,4 @@
-"""What docs/ says of the code is so: its graph of imports, rooms, keys, and the files it names."""
+"""The generated parts of docs/ match the code: import graph, packages, keys; named files exist."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from pathlib import Path
 
 import pytest
 from tools import commands, components, graph
+from tools.packages import ROOT, Packages, read_packages
 from tools.pages import ARCHITECTURE, COMMANDS, CONFIGURATION, PICTURE, part
 from tools.picture import PLACES, drawn_edges
-from tools.rooms import GROUND, ROOT, Rooms, read_rooms
 
 from submodel.config import parse
-from submodel.errors import ConfigError
+from submodel.core.errors import ConfigError
 
-ROOMS = read_rooms()
+PACKAGES = read_packages()
 
 
 def test_the_import_graph_is_that_of_the_code() -> None:
-    assert part(ARCHITECTURE, "import graph") == graph.section(ROOMS), "run make graph"
+    assert part(ARCHITECTURE, "import graph") == graph.section(PACKAGES), "run make graph"
 
 
 def test_the_picture_has_the_arrows_of_the_code() -> None:
-    assert drawn_edges(PICTURE) == ROOMS.edges, "run make graph"
+    assert drawn_edges(PICTURE) == PACKAGES.edges, "run make graph"
 
 
 @pytest.mark.slow
@@ -43,27 +43,25 @@ def test_every_kind_of_component_is_on_the_page_of_the_configuration() -> None:
 
 
 def test_arrows_that_follow_from_others_are_left_out_and_all_go_down() -> None:
-    imports = {("a", "b"): 1, ("b", "c"): 2, ("a", "c"): 3, ("c", GROUND): 1, ("a", GROUND): 5}
-    rooms = Rooms(("a", "b", "c", GROUND), ("errors",), imports)
-    assert rooms.edges == [("a", "b"), ("b", "c"), ("c", GROUND)]
-    assert rooms.below("a") == {GROUND: 5, "c": 3, "b": 1}
-    assert set(PLACES) == set(ROOMS.names)
-    assert all(PLACES[by] < PLACES[to] for by, to in ROOMS.imports)  # down, or to the right
+    imports = {("a", "b"): 1, ("b", "c"): 2, ("a", "c"): 3, ("c", "core"): 1, ("a", "core"): 5}
+    packages = Packages(("a", "b", "c", "core"), imports)
+    assert packages.edges == [("a", "b"), ("b", "c"), ("c", "core")]
+    assert packages.below("a") == {"core": 5, "c": 3, "b": 1}
+    assert set(PLACES) == set(PACKAGES.names)
+    assert all(PLACES[by] < PLACES[to] for by, to in PACKAGES.imports)  # down, or to the right
 
 
 @pytest.mark.docs
-def test_the_list_of_rooms_is_that_of_the_layers() -> None:
-    block = _rooms_block()
+def test_the_list_of_packages_is_that_of_the_layers() -> None:
+    block = _packages_block()
     listed = re.findall(r"^(\w+)(?:/|\.py) ", block, re.MULTILINE)
-    assert listed[:-1] == list(ROOMS.names[:-1])
-    ground = next(line for line in block.splitlines() if line.startswith("errors.py"))
-    assert set(ground.replace(".py", "").split()) == set(ROOMS.files)
+    assert listed == list(PACKAGES.names)
 
 
 @pytest.mark.docs
-def test_every_file_in_the_list_of_rooms_is_there() -> None:
+def test_every_file_in_the_list_of_packages_is_there() -> None:
     room = ""
-    for line in _rooms_block().splitlines():
+    for line in _packages_block().splitlines():
         room = line.split("/")[0] if re.match(r"\w+/", line) else room
         for name in re.findall(r"\b[\w/]+\.py\b|\b\w+/(?=[ :,;]|$)", line):
             places = ROOT / "src/submodel", ROOT / "src/submodel" / room
@@ -71,8 +69,8 @@ def test_every_file_in_the_list_of_rooms_is_there() -> None:
             assert found, f"{room}: {name}"
 
 
-def _rooms_block() -> str:
-    return ARCHITECTURE.read_text("utf-8").split("## Rooms")[1].split("```")[1].strip("\n")
+def _packages_block() -> str:
+    return ARCHITECTURE.read_text("utf-8").split("## Packages")[1].split("```")[1].strip("\n")
 
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -16,7 +16,7 @@ from sklearn.metrics import f1_score
 from torch.nn import functional
 
 import submodel
-from submodel.local.optimisers import LocalAdamW
+from submodel.tasks.optimisers import LocalAdamW
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs/guide.md").read_text("utf-8")

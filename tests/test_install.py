@@ -31,7 +31,7 @@ import json, sys
 for name in {HEAVY!r}:
     sys.modules[name] = None  # as if it was not installed: importing it fails
 from submodel.cli import main
-import submodel.federation.device, submodel.federation.own_data, submodel.local.training
+import submodel.federation.device, submodel.federation.own_data, submodel.tasks.training
 import submodel.federation.flower.client_app
 for words in json.loads(sys.argv[1]):
     sys.argv = ["submodel", *words]

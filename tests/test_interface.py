@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.interface import FILE, documented_modules, offered_names, read_interface
+from tests.interface import FILE, documented_modules, former_modules, offered_names, read_interface
 from tests.support.commands import Command
 
 Things = dict[str, list[str]]
 KEPT: dict[str, Things] = json.loads(FILE.read_text("utf-8"))
 MODULES = dict(documented_modules())
-FORMER = {m: names for m, names in MODULES.items() if m.count(".") > 1}
+FORMER = dict(former_modules())
 TINY = ("data.examples=40", "data.test_examples=20", "clients.count=4", "clients.per_round=2",
         "model.name=mlp", "model.width=4", "train.rounds=1", "engine.name=local")  # fmt: skip
 
@@ -42,10 +42,10 @@ def test_the_page_of_modules_lists_what_each_offers(module: str) -> None:
 
 @pytest.mark.parametrize("path", FORMER)
 def test_former_paths_lead_to_the_same_objects(path: str) -> None:
-    package = importlib.import_module(".".join(path.split(".")[:2]))
+    today = importlib.import_module(FORMER[path])
     former = importlib.import_module(path)
-    for name in FORMER[path]:
-        assert getattr(former, name) is getattr(package, name)
+    for name in MODULES[path]:
+        assert getattr(former, name) is getattr(today, name)
 
 
 def test_the_theory_is_found_by_its_former_name() -> None:

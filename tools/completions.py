@@ -12,9 +12,9 @@ from pydantic_core import PydanticUndefined
 from submodel.cli.completion import KeyEntry
 from submodel.config import Config
 from submodel.config.reading import section_class
-from submodel.plugins import Kind
+from submodel.core.registry import Registry
 from tools.components import words_of
-from tools.rooms import ROOT
+from tools.packages import ROOT
 
 KEYS = ROOT / "src/submodel/cli/keys.json"
 _LONGEST = 70  # characters of a description
@@ -42,16 +42,16 @@ def _entries() -> Iterator[tuple[str, KeyEntry]]:
             yield f"{name}.{key}", _entry(inner, choices.get(key))
 
 
-def _options(kind: Kind[Any]) -> Iterator[Any]:
-    for name, offer in kind.offers.items():
+def _options(kind: Registry[Any]) -> Iterator[Any]:
+    for name, offer in kind.entries.items():
         if not offer.is_hidden:
             yield kind.find(f"{name}:x" if offer.argument else name).options
 
 
-def _entry(field: FieldInfo, kind: Kind[Any] | None) -> KeyEntry:
+def _entry(field: FieldInfo, kind: Registry[Any] | None) -> KeyEntry:
     values = dict.fromkeys(words_of(field.annotation), "")
     if kind is not None:
-        offers = {n: o for n, o in kind.offers.items() if not o.is_hidden}
+        offers = {n: o for n, o in kind.entries.items() if not o.is_hidden}
         values = {f"{n}:" if o.argument else n: _short(o.about) for n, o in offers.items()}
     elif field.annotation is bool:
         values = {"true": "", "false": ""}

@@ -12,12 +12,12 @@ from pydantic_core import PydanticUndefined
 from submodel.config import Config
 from submodel.config.reading import section_class
 from submodel.config.sections import TRACKERS
+from submodel.core.options import Section
+from submodel.core.registry import Registry
 from submodel.data.registry import AUGMENTATIONS
-from submodel.options import Section
-from submodel.plugins import Kind
 from submodel.tasks.registry import METRICS
 
-NAMED_IN_LISTS: dict[str, dict[str, Kind[Any]]] = {
+NAMED_IN_LISTS: dict[str, dict[str, Registry[Any]]] = {
     "task": {"metrics": METRICS},
     "data": {"augment": AUGMENTATIONS},
     "train": {"trackers": TRACKERS},
@@ -38,11 +38,11 @@ def page() -> str:
     return "\n\n".join(parts)
 
 
-def _with_inner_kinds(kinds: Iterable[Kind[Any]]) -> list[Kind[Any]]:
+def _with_inner_kinds(kinds: Iterable[Registry[Any]]) -> list[Registry[Any]]:
     """The kinds, each followed by those that its own components choose from, once each."""
-    result: list[Kind[Any]] = []
+    result: list[Registry[Any]] = []
     for kind in kinds:
-        names = [f"{name}:x" if offer.argument else name for name, offer in kind.offers.items()]
+        names = [f"{name}:x" if offer.argument else name for name, offer in kind.entries.items()]
         inner = [other for n in names for other in kind.find(n).options.choices.values()]
         for one in (kind, *inner):
             if one not in result:
@@ -58,10 +58,10 @@ def _keys(fields: dict[str, FieldInfo], choices: Any) -> str:
     return "\n".join(lines)
 
 
-def _components(kind: Kind[Any]) -> str:
+def _components(kind: Registry[Any]) -> str:
     """The components of a kind, and the keys that each adds to its section."""
     lines = [f"| `{kind.key}` | | its keys |", "| --- | --- | --- |"]
-    for name, offer in kind.offers.items():
+    for name, offer in kind.entries.items():
         if offer.is_hidden:
             continue
         title = f"{name}:{offer.argument}" if offer.argument else name
@@ -83,7 +83,7 @@ def _default(field: FieldInfo) -> str:
     return "-" if field.default is None else f"`{json.dumps(field.default)}`"
 
 
-def _meaning(field: FieldInfo, kind: Kind[Any] | None) -> str:
+def _meaning(field: FieldInfo, kind: Registry[Any] | None) -> str:
     """What a key is for, and what it may be where that is a list of words."""
     text = field.description or ""
     if kind is not None:

@@ -1,34 +1,25 @@
-"""The import graph as text: a diagram of the rooms, and a table of how often each imports which."""
+"""The import graph as text: a diagram of the packages, and a table of the imports of each."""
 
 from __future__ import annotations
 
-from tools.rooms import GROUND, Rooms
+from tools.packages import Packages
 
 
-def diagram(rooms: Rooms) -> str:
-    """The rooms as Mermaid draws them; what follows from other arrows is left out."""
-    lines = ["```mermaid", "flowchart TD"]
-    for room in rooms.names:
-        label = "<br/>".join(_in_lines(rooms.files)) if room == GROUND else room
-        lines.append(f'    {room}["{label}"]')
-    lines += [f"    {by} --> {to}" for by, to in rooms.edges]
-    return "\n".join([*lines, "```"])
+def diagram(packages: Packages) -> str:
+    """The packages as a Mermaid diagram, without arrows that follow from others."""
+    edges = [f"    {by} --> {to}" for by, to in packages.edges]
+    return "\n".join(["```mermaid", "flowchart TD", *edges, "```"])
 
 
-def _in_lines(files: tuple[str, ...]) -> list[str]:
-    half = (len(files) + 1) // 2
-    return [" · ".join(files[:half]), " · ".join(files[half:])]
-
-
-def table(rooms: Rooms) -> str:
-    """Who imports whom, and how often."""
-    lines = ["| room | imports, and how many (pairs of modules) |", "| --- | --- |"]
-    for room in rooms.names[:-1]:
-        counts = (f"{to} {count}" for to, count in rooms.below(room).items())
-        lines.append(f"| `{room}` | {', '.join(counts)} |")
+def table(packages: Packages) -> str:
+    """The imports of every package, with their number."""
+    lines = ["| package | imports, with their number (pairs of modules) |", "| --- | --- |"]
+    for package in packages.names[:-1]:
+        counts = (f"{to} {count}" for to, count in packages.below(package).items())
+        lines.append(f"| `{package}` | {', '.join(counts)} |")
     return "\n".join(lines)
 
 
-def section(rooms: Rooms) -> str:
-    """What stands between the markers in docs/architecture.md."""
-    return f"{diagram(rooms)}\n\n{table(rooms)}"
+def section(packages: Packages) -> str:
+    """The generated part of docs/architecture.md."""
+    return f"{diagram(packages)}\n\n{table(packages)}"

@@ -11,7 +11,7 @@ import sys
 from collections import Counter
 
 import submodel
-from submodel.errors import SubmodelError
+from submodel.core.errors import SubmodelError
 
 missing: Counter[str] = Counter()
 imported = 0

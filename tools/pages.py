@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tools.rooms import ROOT
+from tools.packages import ROOT
 
 ARCHITECTURE, CONFIGURATION = ROOT / "docs/architecture.md", ROOT / "docs/configuration.md"
 RESULTS, COMMANDS = ROOT / "docs/results.md", ROOT / "docs/commands.md"
-PICTURE = ROOT / "docs/images/rooms.png"
+PICTURE = ROOT / "docs/images/packages.png"
 
 
 def markers(page: Path, name: str) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""The import graph as a picture: rooms in rows, and an arrow from each to what it imports."""
+"""The import graph as a picture: packages in rows, and an arrow from each to what it imports."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 from matplotlib.path import Path as Route
 from PIL import Image
 
-from submodel.presentation.labels import wrap_evenly
-from submodel.presentation.style import (
+from submodel.drawing.labels import wrap_evenly
+from submodel.drawing.style import (
     DOUBLE,
     FRAME,
     GROUND,
@@ -25,40 +25,37 @@ from submodel.presentation.style import (
     new_figure,
     shade,
 )
-from tools import rooms as house
-from tools.rooms import Rooms, purpose
+from tools.packages import Packages, purpose
 
 ROWS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "where people\ncome in": (LINES[0], ("testing", "api", "cli", "")),
-    "what is shown": (LINES[0], ("", "", "", "report")),
-    "many runs,\nmany machines": (LINES[4], ("", "federation", "experiments", "")),
-    "one run": (LINES[2], ("runs", "prepare", "config", "")),
-    "one round": (LINES[1], ("engines", "algorithm", "schemes", "")),
-    "one client": (LINES[3], ("local", "tasks", "data", "")),
-    "one model,\nall figures": (LINES[5], ("model", "presentation", "", "")),
-    "the ground:\nno PyTorch": (INK, (house.GROUND,)),
+    "entry points": (LINES[0], ("testing", "api", "cli")),
+    "results,\nmany runs": (LINES[4], ("report", "comparison", "federation")),
+    "one run": (LINES[2], ("runs", "config", "engines")),
+    "one round": (LINES[1], ("algorithm", "schemes", "tasks")),
+    "data, models,\nfigures": (LINES[3], ("data", "model", "drawing")),
+    "no PyTorch": (INK, ("", "core", "")),
 }
-"""The rows from top to bottom: what each is about, its colour, its rooms from left to right."""
+"""The rows from top to bottom: what each is about, its colour, its packages from left to right."""
 PLACES = {
-    room: (row, column)
+    package: (row, column)
     for row, (_, names) in enumerate(ROWS.values())
-    for column, room in enumerate(names)
-    if room
+    for column, package in enumerate(names)
+    if package
 }
-"""The row and the column of every room."""
+"""The row and the column of every package."""
 WIDTH, HEIGHT, AISLE, LEFT = 1.28, 0.60, 0.27, 1.1  # inches
-_PITCH = (DOUBLE - LEFT - WIDTH - 0.1) / 3  # from one column to the next
+_PITCH = (DOUBLE - LEFT - WIDTH - 0.1) / 2  # from one column to the next
 _STEP = 0.09  # between two lines in one aisle
 _CENTRED: dict[str, Any] = {"ha": "center", "va": "center", "color": INK, "zorder": 4}
 _HOW_TO_READ = (
-    "An arrow leads to what a room imports. A room may use all that its arrows reach, "
-    "and nothing above itself."
+    "An arrow points to an imported package. A package may import every package that its arrows "
+    "reach, and none above itself."
 )
 Point = tuple[float, float]
 
 
-def draw(rooms: Rooms, file: Path) -> None:
-    """Draw the rooms into a PNG, which also keeps the arrows as text."""
+def draw(packages: Packages, file: Path) -> None:
+    """Draw the packages into a PNG, which also keeps the arrows as text."""
     height = _top(len(ROWS)) - AISLE + 0.1
     with in_style():
         figure = new_figure(DOUBLE, height, {"left": 0, "right": 1, "bottom": 0, "top": 1})
@@ -67,11 +64,11 @@ def draw(rooms: Rooms, file: Path) -> None:
         axes.axis("off")
         axes.text(0.1, AISLE / 2, _HOW_TO_READ, va="center", fontsize=SMALL_TEXT)
         _draw_rows(axes)
-        for route in _routes(rooms.edges):
+        for route in _routes(packages.edges):
             _draw_arrow(axes, route)
-        for room, place in PLACES.items():
-            _draw_room(axes, room, place, rooms)
-        arrows = {"Description": json.dumps(rooms.edges), "Software": ""}
+        for package, place in PLACES.items():
+            _draw_package(axes, package, place)
+        arrows = {"Description": json.dumps(packages.edges), "Software": ""}
         figure.savefig(file, dpi=200, metadata=arrows)
 
 
@@ -84,8 +81,8 @@ def drawn_edges(file: Path) -> list[tuple[str, str]]:
 def _routes(edges: list[tuple[str, str]]) -> Iterator[list[Point]]:
     """The corners of every arrow.
 
-    It goes down in the column of its room, or of the one it leads to where others stand in the way,
-    and aside in the aisle between two rows, where arrows to one room share a line.
+    It goes down in the column of its package, or of the target where others are in between,
+    and aside in the aisle between two rows, where arrows to one package share a line.
     """
     taken = set(PLACES.values())
     turns: dict[tuple[str, str], int] = {}  # the row below whose aisle an arrow turns
@@ -99,7 +96,7 @@ def _routes(edges: list[tuple[str, str]]) -> Iterator[list[Point]]:
         if row == end_row:  # to the neighbour
             y = _top(row) + HEIGHT / 2
             yield [(x + WIDTH / 2, y), (x_end - WIDTH / 2, y)]
-        elif x == x_end or to == house.GROUND:  # which is as wide as the house
+        elif x == x_end:
             yield [(x, _top(row) + HEIGHT), (x, _top(end_row))]
         else:
             others = {PLACES[t][1] for (_, t), turn in turns.items() if turn == turns[by, to]}
@@ -124,24 +121,16 @@ def _draw_rows(axes: Axes) -> None:
         axes.text(0.1, _top(row) + HEIGHT / 2, label, va="center", color=colour, weight="bold")
 
 
-def _draw_room(axes: Axes, room: str, place: tuple[int, int], rooms: Rooms) -> None:
+def _draw_package(axes: Axes, package: str, place: tuple[int, int]) -> None:
     row, column = place
-    is_ground = room == house.GROUND
     x, y = _middle(column), _top(row)
-    width = 3 * _PITCH + WIDTH if is_ground else WIDTH
     colour = list(ROWS.values())[row][0]
     style = "round,pad=0,rounding_size=0.05"
-    box = FancyBboxPatch((x - WIDTH / 2, y), width, HEIGHT, boxstyle=style)
+    box = FancyBboxPatch((x - WIDTH / 2, y), WIDTH, HEIGHT, boxstyle=style)
     box.set(facecolor=GROUND, edgecolor=colour, linewidth=0.8, zorder=3)
     axes.add_patch(box)
-    if is_ground:
-        names = sorted(rooms.files)
-        half = -(-len(names) // 2)
-        files = "\n".join("  ·  ".join(line) for line in (names[:half], names[half:]))
-        axes.text(x - WIDTH / 2 + width / 2, y + HEIGHT / 2, files, fontsize=TEXT, **_CENTRED)
-        return
-    axes.text(x, y + 0.11, room, fontsize=TEXT, weight="bold", **_CENTRED)
-    about = wrap_evenly(purpose(room), 22)
+    axes.text(x, y + 0.11, package, fontsize=TEXT, weight="bold", **_CENTRED)
+    about = wrap_evenly(purpose(package), 22)
     axes.text(x, y + 0.385, about, fontsize=SMALL_TEXT - 0.5, linespacing=1.15, **_CENTRED)
 
 

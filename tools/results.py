@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from submodel.presentation.style import save_figure
+from submodel.drawing.style import save_figure
 from submodel_lab.advice.evidence import EVIDENCE_FILE
 from submodel_lab.advice.gather import gather_evidence
 from submodel_lab.converged.agenda import plan_lines, read_available, spread_over_seeds
@@ -12,8 +12,8 @@ from submodel_lab.converged.claims import claims_lines, claims_of, draw_claims
 from submodel_lab.converged.questions import QUESTIONS
 from submodel_lab.converged.report import draw_question, question_lines, results_of
 from submodel_lab.paper.gpu_time import gpu_lines
+from tools.packages import ROOT
 from tools.pages import RESULTS, replace
-from tools.rooms import ROOT
 
 RECORDS = ROOT / "results"
 FIGURES = "images/results"

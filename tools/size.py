@@ -57,7 +57,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import NamedTuple
 
-from tools.rooms import ROOT
+from tools.packages import ROOT
 
 PACKAGE = ROOT / "src/submodel", ROOT / "lab/submodel_lab"
 AREAS = {
@@ -209,9 +209,9 @@ def _is_resumed(frame: FrameType) -> bool:
 def _record_round(number: int) -> Recorder:
     from submodel.algorithm.rounds import initial_state, step
     from submodel.config import parse
+    from submodel.config.setup import prepare
     from submodel.engines.serial import SerialEngine
     from submodel.model.cost import CostModel
-    from submodel.prepare.setup import prepare
 
     clients = {"per_round": 1, "capacities": [0.5]}
     values = {"model": {"name": "mlp"}, "scheme": {"name": "rolling"}, "clients": clients}

@@ -23,9 +23,9 @@ import torch
 
 from submodel.algorithm import tally
 from submodel.config import parse
+from submodel.config.setup import prepare
 from submodel.data.examples import Dataset, Examples
 from submodel.data.facts import TextFacts
-from submodel.prepare.setup import prepare
 from submodel.runs.callbacks import standard
 from submodel.runs.folder import RunFolder
 from submodel.runs.loop import run_rounds

@@ -12,8 +12,8 @@ from submodel.algorithm.execution import ALONE, Group
 from submodel.algorithm.rounds import initial_state, step
 from submodel.algorithm.types import Setup
 from submodel.config import Config
+from submodel.config.engine import make_engine
 from submodel.model.cost import CostModel
-from submodel.prepare.engine import make_engine
 
 
 class Ours:

@@ -21,7 +21,7 @@ from torch.nn import functional
 
 from submodel.algorithm.rounds import plan
 from submodel.algorithm.types import Setup
-from submodel.local.training import batches
+from submodel.tasks.training import batches
 
 _NEVER = 10**9
 

@@ -26,13 +26,13 @@ from submodel.algorithm.execution import Engine
 from submodel.algorithm.rounds import initial_state, plan
 from submodel.algorithm.types import Setup
 from submodel.config import parse
+from submodel.config.setup import prepare
 from submodel.data import dataset
 from submodel.engines import find_compiler
 from submodel.engines.batched.engine import BatchedEngine
 from submodel.engines.native.backend import NativeBackend
 from submodel.engines.serial import SerialEngine
 from submodel.model.zoo.gpt import Decoder
-from submodel.prepare.setup import prepare
 
 WIDTH, LAYERS, HEADS, VOCABULARY = 64, 2, 4, 256
 CLIENTS, STEPS, WARM_UP = 8, 5, 3

@@ -19,9 +19,9 @@ from torch.nn import functional
 from submodel.algorithm.dispatch import cut_of
 from submodel.algorithm.rounds import plan
 from submodel.algorithm.types import Setup
-from submodel.local.training import batches
 from submodel.model.build import build_module
 from submodel.model.cut import Cut
+from submodel.tasks.training import batches
 
 Tensors = Mapping[str, Tensor]
 Shapes = tuple[tuple[str, int], ...]

@@ -9,9 +9,9 @@ import torch
 
 from submodel.algorithm.types import Setup
 from submodel.config import Config, parse
+from submodel.config.setup import prepare
 from submodel.data import Dataset, dataset, digits
 from submodel.engines import find_compiler
-from submodel.prepare.setup import prepare
 
 CLASSES = 10
 

@@ -11,9 +11,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
-from submodel.errors import plain
-from submodel.experiments import VariantRecord, how_to_read
-from submodel.files import read_typed
+from submodel.comparison import VariantRecord, how_to_read
+from submodel.core import plain, read_typed
 from submodel.report import PageStudy, PageTable, finite, shorten
 from submodel_lab.converged.agenda import read_available
 from submodel_lab.converged.candidates import SETTINGS

@@ -2,11 +2,13 @@
 
 from typing import TYPE_CHECKING
 
-from submodel.errors import SubmodelError
-from submodel.lazy import lazily
+from submodel.core.errors import SubmodelError
+from submodel.core.former import install
+from submodel.core.lazy import lazily
 
 if TYPE_CHECKING:
     from submodel.api import Result, build, train
+    from submodel.comparison import compare
     from submodel.config import (
         AxesSection,
         ClientsSection,
@@ -23,13 +25,13 @@ if TYPE_CHECKING:
         TrainSection,
     )
     from submodel.data import Dataset, dataset, digits, load_dataset
-    from submodel.experiments import compare
     from submodel.model import Axes, declare, trace
     from submodel.report import write_report
     from submodel.runs import Callback
     from submodel.runs.open import Run, open  # noqa: A004
     from submodel.tasks import TaskKind
 
+install()
 __version__ = "0.1.0"
 __all__ = [
     "Axes",
@@ -73,7 +75,7 @@ __getattr__ = lazily(
             "TrainSection"
         ),
         "submodel.data": "Dataset dataset digits load_dataset",
-        "submodel.experiments": "compare",
+        "submodel.comparison": "compare",
         "submodel.model": "Axes declare trace",
         "submodel.report": "write_report",
         "submodel.runs": "Callback",

@@ -14,13 +14,16 @@ from rich.console import Console
 from torch import nn
 
 from submodel.algorithm.types import Setup, State
-from submodel.amounts import parse_capacity
 from submodel.config import Config, parse
+from submodel.config.engine import check_engine
+from submodel.config.findings import Selector
+from submodel.config.problems import as_own
+from submodel.core.amounts import parse_capacity
+from submodel.core.errors import ConfigError, refuse
 from submodel.data import Dataset
 from submodel.data.examples import as_dataset
 from submodel.data.partitions import parse_lists
 from submodel.data.registry import PARTITIONS
-from submodel.errors import ConfigError, refuse
 from submodel.model.axes import Axes, Dimension
 from submodel.model.axes.layout import Indices
 from submodel.model.axes.verify import Outputs
@@ -29,9 +32,6 @@ from submodel.model.build.checks import check_cut
 from submodel.model.build.module import Factory, Resize
 from submodel.model.cut import UnitCut
 from submodel.model.inputs import as_tensors
-from submodel.prepare.engine import check_engine
-from submodel.prepare.findings import Selector
-from submodel.prepare.problems import as_own
 from submodel.runs.callbacks import Callback, CallbackGuard, OnRound, Tell
 from submodel.runs.callbacks.progress import Progress, run_html
 from submodel.runs.folder import RunFolder

@@ -25,15 +25,15 @@ from submodel.algorithm.merge import Accumulator, merge_rule
 from submodel.algorithm.rounds import initial_state, output_step, plan, step
 from submodel.algorithm.types import Assignment, Setup, State
 from submodel.config import Config, parse
+from submodel.config.findings import ModelFindings
+from submodel.config.setup import prepare
+from submodel.core.errors import ConfigError, SubmodelError
+from submodel.core.randomness import seeded
 from submodel.data import Dataset, dataset
 from submodel.engines.serial import SerialEngine
-from submodel.errors import ConfigError, SubmodelError
 from submodel.model.axes import Axes, trace
 from submodel.model.cost import CostModel
 from submodel.model.cut import gather
-from submodel.prepare.findings import ModelFindings
-from submodel.prepare.setup import prepare
-from submodel.randomness import seeded
 from submodel.runs import checkpoint
 from submodel.schemes import Draw, Mask, Scheme, units_held
 from submodel.schemes.base import output_passes

@@ -29,14 +29,14 @@ from submodel.algorithm.rounds import initial_state
 from submodel.algorithm.score import lent_module, score
 from submodel.algorithm.types import Assignment, Setup, State
 from submodel.config import Config, parse
+from submodel.config.setup import prepare
+from submodel.core.errors import ConfigError
 from submodel.data import Dataset, Examples, dataset
 from submodel.data.facts import owners_of
 from submodel.engines.processes.group import ProcessGroup
-from submodel.errors import ConfigError
 from submodel.model.build import build_module, load, tensors_of
 from submodel.model.cut import WHOLE, Cut, gather
 from submodel.model.norm import StaticBatchNorm, Statistics
-from submodel.prepare.setup import prepare
 from submodel.report.tables import clients_table
 from submodel.runs.export import trained_module
 from submodel.runs.loop import Interruption, RunFolder, run_rounds

@@ -16,13 +16,13 @@ from submodel.algorithm.rounds import initial_state
 from submodel.algorithm.tally import RoundReport
 from submodel.algorithm.types import Setup, State
 from submodel.config import parse
+from submodel.config.setup import prepare
+from submodel.core.errors import ConfigError
 from submodel.engines.batched.engine import BatchedEngine
 from submodel.engines.serial import SerialEngine
-from submodel.errors import ConfigError
 from submodel.model.axes import declare
 from submodel.model.cut import WHOLE, UnitCut
 from submodel.model.zoo.low_rank import FactorPair
-from submodel.prepare.setup import prepare
 from tests.support.common import tiny_images
 from tests.support.exchange import merge_in_threads
 from tests.support.rounds import step_of

@@ -30,13 +30,13 @@ from torch.nn import functional
 from submodel.algorithm.rounds import initial_state, output_step, step
 from submodel.algorithm.types import Outcome, Setup, Task
 from submodel.config import parse
+from submodel.config.setup import prepare
+from submodel.core.randomness import generator
 from submodel.data import dataset
 from submodel.engines.serial import SerialEngine
-from submodel.local.training import LocalWork, batches
 from submodel.model.cost import CostModel
-from submodel.prepare.setup import prepare
-from submodel.randomness import generator
 from submodel.schemes import Draw, Mask, Static
+from submodel.tasks.training import LocalWork, batches
 from tests.support.common import tiny_setup
 from tests.support.rounds import step_of
 

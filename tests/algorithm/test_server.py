@@ -18,9 +18,9 @@ from submodel.algorithm.rounds import initial_state, plan
 from submodel.algorithm.server import Adam, Momentum, Plain, ServerStep, Yogi
 from submodel.algorithm.types import Setup, State
 from submodel.config import parse, read, to_toml
-from submodel.errors import ConfigError, DivergedError
+from submodel.config.setup import prepare
+from submodel.core.errors import ConfigError, DivergedError
 from submodel.model.cut import gather
-from submodel.prepare.setup import prepare
 from submodel.runs import checkpoint
 from tests.pins import errors
 from tests.support.common import RULES, tiny_images, tiny_setup

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from submodel.errors import ConfigError
+from submodel.core.errors import ConfigError
 from submodel.federation.flower.client_app import means_of
 from submodel.federation.flower.supernode import node_settings
 from tests.support.commands import Command

@@ -19,8 +19,8 @@ from torch import Tensor
 from submodel.algorithm import initial_state, step
 from submodel.algorithm.evaluation import evaluate_model
 from submodel.algorithm.types import Task
-from submodel.config import parse
-from submodel.errors import Interruption
+from submodel.config import parse, prepare
+from submodel.core.errors import Interruption
 from submodel.federation.device import Device, Means, Report
 from submodel.federation.facts import briefing, keep_encoding, read_briefing, receive_encoding
 from submodel.federation.flower import server_app
@@ -43,7 +43,6 @@ from submodel.federation.wire import (
     update_parcel,
 )
 from submodel.model import CostModel, prefix_cut
-from submodel.prepare import prepare
 from submodel.runs import Training
 from submodel.runs.checkpoint import model_sha256
 from submodel.runs.folder import RunFolder

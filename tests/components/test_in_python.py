@@ -14,10 +14,10 @@ from torch import Tensor
 import submodel
 from submodel import plugins
 from submodel.config import parse, to_toml
-from submodel.errors import ConfigError
-from submodel.local.registry import SCHEDULES
+from submodel.core import ConfigError
 from submodel.schemes import Draw, Mask, Static
 from submodel.schemes.registry import SCHEMES
+from submodel.tasks.registry import SCHEDULES
 from submodel.testing import check_scheme
 from tests.support.commands import Command
 

@@ -21,10 +21,9 @@ from submodel.algorithm.types import State
 from submodel.config import parse
 from submodel.config.reading import section_class
 from submodel.config.sections import TRACKERS, Config
+from submodel.config.setup import prepare
+from submodel.core import ConfigError, Registry
 from submodel.data.registry import AUGMENTATIONS, TOKENS
-from submodel.errors import ConfigError
-from submodel.plugins import Kind
-from submodel.prepare.setup import prepare
 from submodel.runs.checkpoint import model_sha256
 from submodel.runs.folder import RunFolder
 from submodel.runs.loop import run_rounds
@@ -368,7 +367,7 @@ def test_a_callback_trains_from_python(here: Path, monkeypatch: pytest.MonkeyPat
     assert result.history[-1]["distance"] == distance > 0
 
 
-KINDS: dict[str, Kind[Any]] = {
+KINDS: dict[str, Registry[Any]] = {
     f"{section}.{choice}": kind
     for section in Config.model_fields
     for choice, kind in getattr(section_class(section), "choices", {}).items()
@@ -380,7 +379,7 @@ def test_there_is_an_outsider_of_every_kind() -> None:
     assert all(key == kind.key for key, kind in KINDS.items())
 
 
-def path_of(kind: Kind[Any]) -> str:
+def path_of(kind: Registry[Any]) -> str:
     section, _, key = kind.key.partition(".")
     value = CASES[kind.noun].change[section][key]
     return str(value[0] if isinstance(value, list) else value)
@@ -423,7 +422,7 @@ def test_each_is_found_by_the_name_that_its_package_offers() -> None:
     _check_notes(RUN, run.history)
 
 
-def started(kind: Kind[Any], name: str, **keys: Any) -> ConfigError:
+def started(kind: Registry[Any], name: str, **keys: Any) -> ConfigError:
     """What is said of a component by everything that happens before the first round."""
     section, _, key = kind.key.partition(".")
     value = [name] if kind is TRACKERS else name

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from submodel.config import Config, parse, read, to_toml
 from submodel.config.meaning import CHANGEABLE, differences, fingerprint, meaning, refusals
-from submodel.options import FreeOptions
+from submodel.core.options import FreeOptions
 from tests.support.configurations import KEYS, configurations
 
 quick = settings(max_examples=6, deadline=None, derandomize=True)

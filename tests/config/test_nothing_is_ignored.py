@@ -10,12 +10,12 @@ from torch import nn
 
 import submodel as library
 from submodel.config import Config, parse
+from submodel.config.engine import choose_engine
 from submodel.config.reading import section_class
-from submodel.errors import ConfigError
-from submodel.options import compose
-from submodel.plugins import Kind
-from submodel.prepare.engine import choose_engine
-from submodel.prepare.setup import prepare
+from submodel.config.setup import prepare
+from submodel.core.errors import ConfigError
+from submodel.core.options import compose
+from submodel.core.registry import Registry
 from tests.pins import errors
 from tests.support.commands import Command
 
@@ -92,9 +92,9 @@ CHOICES = [
     ("section", "choice", "kind"), CHOICES, ids=lambda x: getattr(x, "noun", x)
 )
 def test_a_key_of_another_component_is_refused_with_every_component(
-    section: str, choice: str, kind: Kind[Any]
+    section: str, choice: str, kind: Registry[Any]
 ) -> None:
-    names = {n: f"{n}:x" if n in kind.prefixes else n for n in kind.offers}
+    names = {n: f"{n}:x" if n in kind.prefixes else n for n in kind.entries}
     keys = {n: set(kind.find(name).options.model_fields) for n, name in names.items()}
     base = section_class(section)
     assert base is not None

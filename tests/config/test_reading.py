@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from submodel.config import Config, override, parse, read, to_toml
-from submodel.errors import ConfigError
-from submodel.prepare.setup import prepare
+from submodel.config.setup import prepare
+from submodel.core.errors import ConfigError
 from tests.pins import errors
 
 MISTAKES: dict[str, dict[str, Any]] = {

@@ -11,8 +11,8 @@ import torch
 from PIL import Image
 
 import submodel
+from submodel.core.errors import DataError
 from submodel.data.examples import as_dataset
-from submodel.errors import DataError
 from tests.pins import errors
 
 DRAWS = np.random.default_rng(0)

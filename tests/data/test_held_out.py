@@ -11,11 +11,11 @@ from torch import nn
 
 import submodel
 from submodel.config import parse
+from submodel.config.setup import prepare
+from submodel.core.errors import ConfigError
 from submodel.data import Dataset, Examples, digits, limit
 from submodel.data.examples import hold_out
 from submodel.data.facts import owners_of
-from submodel.errors import ConfigError
-from submodel.prepare.setup import prepare
 from submodel.runs.loop import run_rounds
 from submodel.runs.training import Training
 

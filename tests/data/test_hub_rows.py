@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
+from submodel.core.errors import ConfigError, SubmodelError
 from submodel.data import Dataset, load_dataset
-from submodel.errors import ConfigError, SubmodelError
 from tests.pins import errors
 from tests.support.commands import Command
 from tests.support.text import inputs_of, text_of

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from submodel.core.errors import DataError
 from submodel.data import load_dataset
-from submodel.errors import DataError
 
 
 def idx(array: np.ndarray) -> bytes:

@@ -14,6 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from submodel.config import parse
+from submodel.config.parts import split_data
+from submodel.config.setup import prepare
+from submodel.core.errors import ConfigError, DataError
 from submodel.data import Partition, Population, dataset, digits, limit
 from submodel.data.examples import choose_balanced
 from submodel.data.partitions import (
@@ -24,9 +27,6 @@ from submodel.data.partitions import (
     flower_partition,
 )
 from submodel.data.registry import PARTITIONS
-from submodel.errors import ConfigError, DataError
-from submodel.prepare.parts import split_data
-from submodel.prepare.setup import prepare
 
 LABELS = digits().train.y.numpy()
 
@@ -284,7 +284,7 @@ MEASURE = """
 import resource, sys
 import submodel
 from submodel.config import parse
-from submodel.prepare.setup import prepare
+from submodel.config.setup import prepare
 from submodel.runs.loop import run_rounds
 from submodel.runs.training import Training
 config = parse({"clients": {"count": int(sys.argv[1]), "per_round": 5},

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from submodel.algorithm.rounds import plan
 from submodel.config import parse
+from submodel.config.setup import prepare
+from submodel.core.errors import ConfigError
+from submodel.core.randomness import permute_index
 from submodel.data import Population
-from submodel.errors import ConfigError
-from submodel.prepare.setup import prepare
-from submodel.randomness import permute_index
 from submodel.runs.loop import Interruption
 from tests.support.runs import SMALL, run
 

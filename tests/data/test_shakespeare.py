@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from submodel.core.errors import DataError
 from submodel.data import Dataset, load_dataset
 from submodel.data.cache import MIRRORS
 from submodel.data.sources.shakespeare import (
@@ -22,7 +23,6 @@ from submodel.data.sources.shakespeare import (
     read_roles,
     speeches_by_role,
 )
-from submodel.errors import DataError
 from tests.support.text import check_owners, inputs_of
 
 IN_CAPITALS = """\

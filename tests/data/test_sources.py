@@ -22,6 +22,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from submodel.config import parse
+from submodel.config.parts import load_data
+from submodel.core.errors import ConfigError, DataError
 from submodel.data import load_dataset
 from submodel.data.cache import MIRRORS, cache_file, restore, store
 from submodel.data.images import Images, ImageSet, channel_statistics
@@ -34,8 +36,6 @@ from submodel.data.sources.cifar import (
     read_cifar,
     verify_images,
 )
-from submodel.errors import ConfigError, DataError
-from submodel.prepare.parts import load_data
 from tests.pins import errors
 from tests.support.commands import Command
 
@@ -570,7 +570,7 @@ def test_cifar_from_the_hub_is_checked_and_kept(
 def test_a_missing_package_is_named_with_how_to_install_it(
     package: str, keys: dict[str, str], extra: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from submodel.prepare.setup import prepare
+    from submodel.config.setup import prepare
 
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(ConfigError) as caught:

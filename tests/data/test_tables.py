@@ -15,11 +15,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from submodel.core.errors import DataError, SubmodelError
 from submodel.data import load_dataset
 from submodel.data.facts import owners_of
 from submodel.data.sources import Encoding, SourceContext
 from submodel.data.sources.table import Table, TableOptions
-from submodel.errors import DataError, SubmodelError
 from tests.pins import errors
 from tests.support.text import check_owners
 

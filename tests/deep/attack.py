@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from submodel.errors import SubmodelError
+from submodel.core.errors import SubmodelError
 from tests.deep.reader import Reader
 from tests.deep.readers import READERS
 from tests.pins.errors import kind

@@ -23,14 +23,15 @@ from safetensors.torch import save
 from submodel.algorithm.dispatch import Dispatcher
 from submodel.algorithm.rounds import initial_state
 from submodel.algorithm.types import Assignment, Setup, Task, Update
+from submodel.comparison.findings import Findings, comparison_rows
 from submodel.config import Config, parse, read, to_toml
 from submodel.config.meaning import fingerprint
+from submodel.config.setup import prepare
 from submodel.data import cache as data_cache
 from submodel.data.facts import ColumnCode, TableFacts
 from submodel.data.images import Images, ImageSet
 from submodel.data.sources.cifar import CIFAR10, read_cifar
 from submodel.data.sources.folder import read_folder
-from submodel.experiments.findings import Findings, comparison_rows
 from submodel.federation.device import Report
 from submodel.federation.facts import (
     Facts,
@@ -58,7 +59,6 @@ from submodel.federation.wire import (
 from submodel.model.axes import trace
 from submodel.model.axes.declare import from_json, to_json
 from submodel.model.cut import PlannedCut
-from submodel.prepare.setup import prepare
 from submodel.runs import checkpoint
 from submodel.runs.loop import RunFolder
 from tests.deep import mutate, text

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from submodel.core.files import read_text
 from submodel.data.registry import TOKENS
 from submodel.data.text.streams import read_table
 from submodel.data.text.tokens import TokensContext, read_tokens
-from submodel.files import read_text
 
 _TEXT = "the cat sat on the mat; the naïve cat ☃☃\n" * 3
 _ROWS = [{"who": who, "said": f'{who}: "{number}",\n☃'} for number in range(4) for who in "ab"]

@@ -18,18 +18,18 @@ from submodel.algorithm.execution import Engine
 from submodel.algorithm.rounds import initial_state, plan, step
 from submodel.algorithm.types import PartitionedClients, Setup, State, Task
 from submodel.config import parse
+from submodel.config.setup import prepare
+from submodel.core.errors import ConfigError
 from submodel.data import dataset
 from submodel.engines.batched import engine as batched
 from submodel.engines.batched.engine import BatchedEngine
 from submodel.engines.batched.forward import UnstackableError, WideForward
 from submodel.engines.serial import SerialEngine
-from submodel.errors import ConfigError
 from submodel.federation.device import Means
 from submodel.federation.own_data import OwnData
 from submodel.federation.server import over_devices
 from submodel.model.cost import CostModel
 from submodel.model.norm import StaticBatchNorm
-from submodel.prepare.setup import prepare
 from submodel.runs.loop import run_rounds
 from submodel.runs.training import Training
 from tests.support.common import WIDTHS, tiny_images

@@ -18,13 +18,13 @@ from submodel.algorithm.execution import Engine
 from submodel.algorithm.rounds import initial_state, step
 from submodel.algorithm.types import Assignment, Setup, State
 from submodel.config import parse
+from submodel.config.setup import prepare
+from submodel.core.errors import CheckpointError, ConfigError
 from submodel.data import Dataset, dataset
 from submodel.engines.batched.engine import BatchedEngine
 from submodel.engines.serial import SerialEngine
-from submodel.errors import CheckpointError, ConfigError
 from submodel.model.cost import CostModel
 from submodel.model.cut import UnitCut
-from submodel.prepare.setup import prepare
 from submodel.runs.checkpoint import checkpoint_folders, model_sha256
 from submodel.runs.folder import RunFolder
 from tests.support.engines import setup_of

@@ -16,12 +16,12 @@ from torch.nn.utils import parametrizations, spectral_norm, weight_norm
 
 import submodel
 from submodel.config import parse
+from submodel.config.setup import prepare
 from submodel.data import Dataset, Examples, dataset
 from submodel.engines.batched.engine import BatchedEngine
 from submodel.engines.serial import SerialEngine
-from submodel.local.training import train_module
 from submodel.model.build import build_module
-from submodel.prepare.setup import prepare
+from submodel.tasks.training import train_module
 from tests.model.nets import Net
 from tests.support.engines import (
     EXACT_TOLERANCE,

@@ -15,6 +15,9 @@ from typer.testing import CliRunner
 from submodel import digits, train
 from submodel.cli.application import command_line
 from submodel.config import parse
+from submodel.config.engine import choose_engine, make_engine
+from submodel.config.setup import prepare
+from submodel.core.errors import ConfigError
 from submodel.engines.batched.engine import BatchedEngine
 from submodel.engines.batched.forward import UnstackableError, WideForward
 from submodel.engines.batched.stack import widen
@@ -23,11 +26,8 @@ from submodel.engines.native import library
 from submodel.engines.native.forward import NativeForward
 from submodel.engines.native.library import BuildError, built_library, find_compiler
 from submodel.engines.select import native_refusal
-from submodel.errors import ConfigError
 from submodel.model.norm import Scaler, StaticBatchNorm, set_rate
 from submodel.model.zoo.images import cnn
-from submodel.prepare.engine import choose_engine, make_engine
-from submodel.prepare.setup import prepare
 from tests.support.common import tiny_images
 from tests.support.engines import native_engine, setup_of, tasks_of, updates
 

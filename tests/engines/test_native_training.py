@@ -15,6 +15,7 @@ from submodel.algorithm.evaluation import evaluate_capacities, evaluate_model, e
 from submodel.algorithm.rounds import initial_state
 from submodel.algorithm.types import Setup, State, plain_scorer
 from submodel.config import parse
+from submodel.config.setup import prepare
 from submodel.engines.native import library
 from submodel.engines.native import scoring as native_scoring
 from submodel.engines.native.library import built_library, find_compiler
@@ -22,7 +23,6 @@ from submodel.engines.native.scoring import KernelScorer
 from submodel.engines.native.training import WholeTraining
 from submodel.model.cut import WHOLE
 from submodel.model.norm import Statistics
-from submodel.prepare.setup import prepare
 from submodel.runs.training import Training
 from tests.support.common import tiny_images
 from tests.support.engines import native_engine, setup_of, updates

@@ -24,12 +24,12 @@ from torch import Tensor
 from submodel.algorithm.execution import Bundle
 from submodel.algorithm.types import Assignment, State
 from submodel.config import parse, read
+from submodel.config.setup import prepare
+from submodel.core.errors import SubmodelError
 from submodel.engines.processes import group as group_module
 from submodel.engines.processes.group import ProcessGroup, deal
 from submodel.engines.processes.launch import Follower, Followers, free_port, launch
-from submodel.errors import SubmodelError
 from submodel.federation.flower.process import is_running, relatives
-from submodel.prepare.setup import prepare
 from submodel.runs import loop
 from submodel.runs.checkpoint import model_sha256, saved_round
 from submodel.runs.folder import RunFolder

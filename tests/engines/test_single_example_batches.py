@@ -18,25 +18,25 @@ from submodel.algorithm.execution import Engine
 from submodel.algorithm.rounds import initial_state, output_step, step
 from submodel.algorithm.types import Assignment, PartitionedClients, Setup
 from submodel.config import parse
+from submodel.config.setup import prepare
+from submodel.core.errors import ConfigError, DataError
 from submodel.data import Dataset, dataset
 from submodel.data.partitions import Dirichlet, Draws
 from submodel.engines import lone
 from submodel.engines.batched.engine import BatchedEngine
 from submodel.engines.estimate import Estimate
 from submodel.engines.serial import SerialEngine
-from submodel.errors import ConfigError, DataError
 from submodel.federation.device import Device, Means
 from submodel.federation.facts import Facts, briefing
 from submodel.federation.own_data import OwnData
 from submodel.federation.server import over_devices
 from submodel.federation.wire import task_parcel
-from submodel.local.training import LocalWork, batches
 from submodel.model.axes import Dimension
 from submodel.model.build import build_module
 from submodel.model.cost import BACKWARD, CostModel
 from submodel.model.cut import WHOLE
-from submodel.prepare.setup import prepare
 from submodel.runs.training import Training
+from submodel.tasks.training import LocalWork, batches
 from tests.support.devices import Neighbours
 from tests.support.rounds import step_of
 

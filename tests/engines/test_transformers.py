@@ -15,11 +15,11 @@ from torch.nn import functional
 
 from submodel.algorithm.types import Setup
 from submodel.config import parse
+from submodel.config.setup import prepare
 from submodel.data import Dataset, dataset
 from submodel.engines.batched.engine import BatchedEngine
 from submodel.engines.batched.layers import TORCH_KERNELS
 from submodel.model.zoo.gpt import Decoder
-from submodel.prepare.setup import prepare
 from tests.support.engines import EXACT_TOLERANCE, TOLERANCE, assert_equal_updates, updates
 from tests.support.tokens import LENGTH, VOCABULARY, tiny_labelled_text
 

@@ -19,11 +19,11 @@ from torch import Tensor
 from submodel.algorithm.rounds import initial_state, step
 from submodel.algorithm.types import Failure, Outcome, State, Task
 from submodel.config import read
+from submodel.config.setup import prepare
 from submodel.data import Population
 from submodel.engines.serial import SerialEngine
 from submodel.federation.flower.process import relatives
 from submodel.model.cost import CostModel
-from submodel.prepare.setup import prepare
 from tests.support.devices import alone
 from tests.support.processes import PATIENCE, House
 

@@ -9,8 +9,8 @@ import pytest
 from safetensors.torch import save_file
 
 from submodel.config import read
+from submodel.config.setup import prepare
 from submodel.federation.flower.process import is_running
-from submodel.prepare.setup import prepare
 from tests.faults.setting import (
     DEADLINE,
     MANY,

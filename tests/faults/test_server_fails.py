@@ -7,8 +7,8 @@ import signal
 import pytest
 
 from submodel.config import read
+from submodel.config.setup import prepare
 from submodel.federation.flower.process import is_running
-from submodel.prepare.setup import prepare
 from submodel.runs.loop import run_rounds
 from submodel.runs.training import Training
 from tests.faults.setting import SOON, Saboteur, assert_equal, configured, final

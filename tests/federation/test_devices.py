@@ -24,9 +24,10 @@ from submodel.algorithm.execution import Engine
 from submodel.algorithm.rounds import initial_state, output_step, plan, step
 from submodel.algorithm.types import Assignment, Setup, State
 from submodel.config import Config, parse
+from submodel.config.setup import prepare
+from submodel.core.errors import CheckpointError, ConfigError, DataError, SilentRoundError
 from submodel.data import Examples
 from submodel.engines.serial import SerialEngine
-from submodel.errors import CheckpointError, ConfigError, DataError, SilentRoundError
 from submodel.federation.device import Device, Means, Report, empty_module
 from submodel.federation.facts import Facts, briefing
 from submodel.federation.memory import fitting_capacity, offered_capacity
@@ -38,7 +39,6 @@ from submodel.federation.wire import Parcel, WireError, read_update, task_parcel
 from submodel.model.budget import Budget
 from submodel.model.cost import CostModel
 from submodel.model.cut import count_values
-from submodel.prepare.setup import prepare
 from submodel.report.tables import cost_rows
 from submodel.runs.callbacks import Tell
 from submodel.runs.loop import Interruption, RunFolder, run_rounds

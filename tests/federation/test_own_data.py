@@ -19,8 +19,8 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from submodel.config import parse
+from submodel.core.errors import DataError
 from submodel.data import Examples
-from submodel.errors import DataError
 from submodel.federation import own_data
 from submodel.federation.facts import Facts
 from submodel.federation.own_data import OwnData

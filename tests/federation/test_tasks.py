@@ -17,16 +17,16 @@ import torch
 from torch import Tensor
 
 from submodel.config import Config, parse
+from submodel.config.parts import load_data
+from submodel.config.setup import prepare
+from submodel.core.errors import ConfigError, DataError, SubmodelError
 from submodel.data import Examples, load_dataset
-from submodel.errors import ConfigError, DataError, SubmodelError
 from submodel.federation.device import Device, Means
 from submodel.federation.facts import Facts, briefing, encoding_fingerprint, encoding_head
 from submodel.federation.own_data import OwnData
 from submodel.federation.server import over_devices
 from submodel.federation.wire import WireError
 from submodel.model.inputs import columns
-from submodel.prepare.parts import load_data
-from submodel.prepare.setup import prepare
 from submodel.runs.loop import run_rounds
 from submodel.runs.training import Training
 from tests.data.test_idx import write_set

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from submodel.algorithm.dispatch import Dispatcher
 from submodel.algorithm.rounds import initial_state
 from submodel.algorithm.types import Assignment, Task, Update
-from submodel.errors import plain
+from submodel.core.errors import plain
 from submodel.federation.device import Report
 from submodel.federation.wire import (
     Parcel,
@@ -28,10 +28,10 @@ from submodel.federation.wire import (
     task_parcel,
     update_parcel,
 )
-from submodel.local.training import LocalWork
 from submodel.model.cut import CoordinateCut
 from submodel.schemes import Static
 from submodel.schemes.ordered import NestedSteps
+from submodel.tasks.training import LocalWork
 from tests.support.common import tiny_setup
 
 CUT = CoordinateCut({"w": torch.tensor([True, False, True])})

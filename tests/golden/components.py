@@ -18,12 +18,11 @@ from PIL import Image
 
 from submodel.algorithm.registry import PROJECTIONS, RULES, STEPS
 from submodel.config import Config
+from submodel.core.registry import Registry
 from submodel.data.registry import AUGMENTATIONS, PARTITIONS, SOURCES, TOKENS
-from submodel.local.registry import OPTIMISERS, SCHEDULES
 from submodel.model.registry import MODELS
-from submodel.plugins import Kind
 from submodel.schemes.registry import SCHEMES
-from submodel.tasks.registry import LOSSES, METRICS, TASKS
+from submodel.tasks.registry import LOSSES, METRICS, OPTIMISERS, SCHEDULES, TASKS
 from tests.support.schemes import VARIANTS, Sections, joined
 
 _WORDS = ["time", "night", "day", "love", "heart", "eye", "world", "sweet", "fair", "thou", "thy"]
@@ -258,7 +257,7 @@ FITTED: dict[str, dict[str, Sections]] = {
 }
 """How the units are chosen that a fitted sub-model of capacity 1/2 begins with -> runs."""
 
-KINDS: tuple[Kind[Any], ...] = (
+KINDS: tuple[Registry[Any], ...] = (
     *(MODELS, SOURCES, TOKENS, PARTITIONS, AUGMENTATIONS, SCHEMES, TASKS, LOSSES, METRICS),
     *(OPTIMISERS, SCHEDULES, RULES, PROJECTIONS, STEPS),
 )
@@ -270,7 +269,7 @@ NOT_KEPT = {
 """Names that no case has."""
 
 
-def named(kind: Kind[Any], config: Config) -> set[str]:
+def named(kind: Registry[Any], config: Config) -> set[str]:
     """The names of a kind that a configuration has, without what stands behind a colon."""
     section, _, key = kind.key.partition(".")
     value = getattr(getattr(config, section), key, None)

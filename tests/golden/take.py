@@ -15,14 +15,14 @@ from torch import Tensor
 from submodel.algorithm.rounds import initial_state, step
 from submodel.algorithm.types import Setup
 from submodel.config import Config, parse
+from submodel.config.setup import prepare
+from submodel.core.errors import SubmodelError
 from submodel.data import Dataset, digits, limit
 from submodel.engines.processes.group import ProcessGroup
-from submodel.errors import SubmodelError
 from submodel.federation.device import Means
 from submodel.federation.own_data import OwnData
 from submodel.federation.server import over_devices
 from submodel.model.cost import CostModel
-from submodel.prepare.setup import prepare
 from submodel.runs.callbacks import Tell
 from submodel.runs.checkpoint import model_sha256
 from submodel.runs.loop import Interruption, RunFolder, run_rounds

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from submodel.config import Config, parse
+from submodel.core.registry import Registry
 from submodel.engines.native.library import find_compiler
-from submodel.plugins import Kind
 from tests.golden.cases import CASES, GROUPS, NATIVE, USUAL
 from tests.golden.components import KINDS, NOT_KEPT, named, write_files
 from tests.golden.portable import take_portably
@@ -59,7 +59,7 @@ def test_native_kernels_end_runs_about_so(
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.key)
-def test_every_name_has_a_case(kind: Kind[Any]) -> None:
+def test_every_name_has_a_case(kind: Registry[Any]) -> None:
     found = set().union(*(named(kind, config) for config in _trained()))
     offered = {name.partition(":")[0] for name in [*kind.names(), *kind.prefixes]}
     assert offered - found == NOT_KEPT.get(kind.key, set())

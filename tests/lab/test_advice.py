@@ -12,10 +12,10 @@ import pytest
 from typer.testing import CliRunner
 
 from submodel.cli.application import command_line
+from submodel.comparison.budgets import BudgetKind
+from submodel.comparison.records import VariantRecord
 from submodel.config import parse
-from submodel.errors import ConfigError
-from submodel.experiments.budgets import BudgetKind
-from submodel.experiments.records import VariantRecord
+from submodel.core import ConfigError
 from submodel_lab.advice.evidence import (
     EVIDENCE_FILE,
     Circumstances,

@@ -15,14 +15,14 @@ from typer.testing import CliRunner
 
 import submodel
 from submodel.cli.common import command_line
+from submodel.comparison.course import SCORE, Course, FlatRule
+from submodel.comparison.records import VariantRecord, portable, put_together
+from submodel.comparison.runner import Job, Runner, describe_machine
 from submodel.config import Config, parse, read
 from submodel.config.meaning import differences
-from submodel.errors import ConfigError, SubmodelError
-from submodel.experiments.course import SCORE, Course, FlatRule
-from submodel.experiments.records import VariantRecord, portable, put_together
-from submodel.experiments.runner import Job, Runner, describe_machine
-from submodel.prepare.setup import prepare
-from submodel.presentation.style import FRAME, LINES
+from submodel.config.setup import prepare
+from submodel.core import ConfigError, SubmodelError
+from submodel.drawing.style import FRAME, LINES
 from submodel.runs.folder import RunFolder
 from submodel.runs.loop import Interruption, run_rounds
 from submodel.runs.training import Training

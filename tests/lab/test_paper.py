@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
+from submodel.comparison.records import VariantRecord
+from submodel.comparison.runner import Runner
+from submodel.comparison.statistics import number
 from submodel.config import parse
 from submodel.config.reading import without_unused
-from submodel.errors import SubmodelError
-from submodel.experiments.records import VariantRecord
-from submodel.experiments.runner import Runner
-from submodel.experiments.statistics import number
+from submodel.config.setup import prepare
+from submodel.core import SubmodelError
 from submodel.federation.flower.process import is_running, relatives
-from submodel.prepare.setup import prepare
 from submodel.runs.loop import run_rounds
 from submodel.runs.training import Training
 from submodel_lab.paper.experiments import EXPERIMENTS, HETEROGENEITY, Scale, Split, Variant

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from submodel.core.errors import SubmodelError
 from submodel.data import Examples
-from submodel.errors import SubmodelError
-from submodel.local.optimisers import Adafactor, LocalAdam, LocalAdamW, Optimiser, Proximal, Sgd
-from submodel.local.schedule import Constant, Cosine, Steps
-from submodel.local.training import LocalWork, batches, train_module
 from submodel.model.norm import StaticBatchNorm, calibrate
 from submodel.tasks.loss import MaskedCrossEntropy
+from submodel.tasks.optimisers import Adafactor, LocalAdam, LocalAdamW, Optimiser, Proximal, Sgd
+from submodel.tasks.schedule import Constant, Cosine, Steps
+from submodel.tasks.training import LocalWork, batches, train_module
 
 
 def test_epochs_use_every_example_once_and_steps_stop_in_time() -> None:

@@ -13,7 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from submodel.errors import PlanError
+from submodel.core.errors import PlanError
 from submodel.model.axes import declare
 from submodel.model.axes.declare import Axes, axes_fingerprint, from_json, to_json
 from submodel.model.axes.layout import Along, Concatenation, FixedPart, Product

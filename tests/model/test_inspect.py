@@ -11,14 +11,14 @@ from torch import nn
 
 from submodel.algorithm.dispatch import cut_of
 from submodel.algorithm.types import Assignment
-from submodel.amounts import parse_amount
 from submodel.config import parse
-from submodel.errors import ConfigError
+from submodel.config.setup import prepare
+from submodel.core.amounts import parse_amount
+from submodel.core.errors import ConfigError
 from submodel.model.axes import trace
 from submodel.model.budget import Budget, activation_bytes
 from submodel.model.build import skeleton
 from submodel.model.inspect import findings, inspect_axes, subject
-from submodel.prepare.setup import prepare
 from tests.support.commands import Command
 from tests.support.common import tiny_images, tiny_setup
 from tests.support.forked import run_command

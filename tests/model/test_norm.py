@@ -13,9 +13,9 @@ from torch.nn import functional
 from submodel.algorithm.dispatch import cut_of
 from submodel.algorithm.score import lent_module
 from submodel.algorithm.types import Assignment, Setup
+from submodel.core.errors import ConfigError
 from submodel.data import Dataset
 from submodel.engines.batched.engine import BatchedEngine
-from submodel.errors import ConfigError
 from submodel.model.axes import trace
 from submodel.model.build import build_module, tensors_of
 from submodel.model.cost import CostModel

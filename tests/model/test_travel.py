@@ -15,6 +15,7 @@ from submodel.algorithm.rounds import initial_state, output_step, step
 from submodel.algorithm.tally import RoundReport
 from submodel.algorithm.types import Setup, State
 from submodel.config import parse
+from submodel.config.setup import prepare
 from submodel.engines.batched.engine import BatchedEngine
 from submodel.engines.serial import SerialEngine
 from submodel.federation.device import Means
@@ -22,7 +23,6 @@ from submodel.federation.own_data import OwnData
 from submodel.federation.server import over_devices
 from submodel.federation.wire import Parcel
 from submodel.model.cost import CostModel
-from submodel.prepare.setup import prepare
 from submodel.report.tables import cost_rows
 from submodel.runs.training import Training
 from tests.support.common import tiny_images

@@ -12,9 +12,9 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from submodel.config import parse
-from submodel.errors import ConfigError
+from submodel.config.setup import prepare
+from submodel.core.errors import ConfigError
 from submodel.model.build import tensors_of
-from submodel.prepare.setup import prepare
 from tests.support.common import tiny_images
 from tests.support.tokens import LENGTH, VOCABULARY, tiny_text, token_loss
 

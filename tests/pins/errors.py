@@ -8,8 +8,8 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-import submodel.errors
-from submodel.errors import ConfigError
+import submodel.core.errors
+from submodel.core.errors import ConfigError
 from tests.pins.store import ERRORS
 
 Caught = BaseException | subprocess.CompletedProcess[str]
@@ -45,8 +45,8 @@ def describe(error: Caught) -> list[str | None]:
 
 
 def kind(error: BaseException) -> str:
-    """The public class of an error: the first of `submodel.errors` that it derives from."""
-    public = [k.__name__ for k in type(error).__mro__ if k.__name__ in submodel.errors.__all__]
+    """The public class of an error: the first of `submodel.core.errors` that it derives from."""
+    public = [k.__name__ for k in type(error).__mro__ if k.__name__ in submodel.core.errors.__all__]
     return public[0]
 
 

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from submodel.config import parse
-from submodel.errors import ConfigError
-from submodel.prepare import prepare
+from submodel.config import parse, prepare
+from submodel.core.errors import ConfigError
 from submodel.runs import Training
 from submodel.runs.loop import run_rounds
 from tests.pins import errors

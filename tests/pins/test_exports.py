@@ -21,8 +21,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 import submodel
-from submodel.config import parse
-from submodel.prepare import prepare
+from submodel.config import parse, prepare
 from submodel.runs.folder import RunFolder
 from submodel.runs.loop import write_result
 from submodel.runs.training import Training

@@ -12,9 +12,9 @@ from torch import nn
 
 import submodel
 from submodel.config import parse
+from submodel.config.setup import prepare
+from submodel.core.errors import SubmodelError
 from submodel.data import Dataset
-from submodel.errors import SubmodelError
-from submodel.prepare.setup import prepare
 from submodel.report.holdings import source_of
 from submodel.runs.folder import RunFolder
 

@@ -11,13 +11,13 @@ from torch import nn
 from submodel.algorithm.rounds import initial_state
 from submodel.algorithm.types import Setup
 from submodel.config import Config, parse
+from submodel.config import findings as room
+from submodel.config.findings import findings_of, pass_on, passed_findings
+from submodel.config.setup import prepare
+from submodel.core.errors import SubmodelError
 from submodel.data import Dataset, dataset
-from submodel.errors import SubmodelError
 from submodel.model.axes import Axes, trace
 from submodel.model.build import local_of
-from submodel.prepare import findings as room
-from submodel.prepare.findings import findings_of, pass_on, passed_findings
-from submodel.prepare.setup import prepare
 
 BASE: dict[str, Any] = {
     "model": {"name": "mlp", "width": 8},
@@ -35,8 +35,8 @@ def traced_modules(monkeypatch: pytest.MonkeyPatch) -> list[nn.Module]:
         modules.append(module)
         return trace(module, *arguments, **keywords)
 
-    monkeypatch.setattr("submodel.prepare.parts.trace", watch)
-    monkeypatch.setattr("submodel.prepare.findings._findings", {})
+    monkeypatch.setattr("submodel.config.parts.trace", watch)
+    monkeypatch.setattr("submodel.config.findings._findings", {})
     return modules
 
 

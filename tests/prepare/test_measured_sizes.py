@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from submodel.config import parse
-from submodel.prepare.setup import prepare
+from submodel.config.setup import prepare
 from tests.support.nets import six
 
 

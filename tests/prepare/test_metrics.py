@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import submodel
-from submodel.errors import ConfigError
+from submodel.core.errors import ConfigError
 from submodel.tasks.loss import Loss
 
 X = torch.randn(120, 6, generator=torch.Generator().manual_seed(0))

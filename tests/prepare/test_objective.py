@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from submodel.config import Config, parse
+from submodel.config.findings import context_of
+from submodel.config.objective import make_task
+from submodel.config.setup import prepare
 from submodel.data import Examples, dataset
 from submodel.federation.facts import Facts
 from submodel.federation.own_data import OwnData
-from submodel.prepare.findings import context_of
-from submodel.prepare.objective import make_task
-from submodel.prepare.setup import prepare
 from submodel.tasks.base import TaskContext, TaskKind, task_for
 from tests.support.common import tiny_images
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from submodel.config import parse
+from submodel.config.engine import choose_engine
+from submodel.config.setup import prepare
 from submodel.engines.estimate import Estimate, exchange_seconds
-from submodel.prepare.engine import choose_engine
-from submodel.prepare.setup import prepare
 
 CASE: dict[str, Any] = {
     "model": {"name": "mlp", "width": 8},

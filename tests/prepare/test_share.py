@@ -11,11 +11,11 @@ from submodel.algorithm.dispatch import cut_of
 from submodel.algorithm.rounds import plan
 from submodel.algorithm.types import Assignment
 from submodel.config import parse
+from submodel.config.setup import prepare
+from submodel.core.errors import ConfigError
 from submodel.data import Population
-from submodel.errors import ConfigError
 from submodel.model.build import tensors_of
 from submodel.model.cut import gather
-from submodel.prepare.setup import prepare
 from submodel.runs.loop import run_rounds
 from submodel.runs.training import Training
 

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import submodel
+from submodel.core.errors import ConfigError
 from submodel.data import dataset
-from submodel.errors import ConfigError
 from tests.model.nets import Net, mlp
 
 X, Y = torch.randn(24, 6, generator=torch.Generator().manual_seed(0)), torch.arange(24) % 3

@@ -14,7 +14,7 @@ import submodel
 from submodel.algorithm import rounds
 from submodel.algorithm.types import Update
 from submodel.config import parse
-from submodel.errors import SubmodelError
+from submodel.core.errors import SubmodelError
 from submodel.model.axes.declare import pack_units
 from submodel.model.cut import UnitCut
 from submodel.report.coverage import build_coverage, choose_rounds, coverage_of

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from submodel.experiments.outline import ExperimentProgress, PlannedRun, find_outlines, work_shown
+from submodel.comparison.outline import ExperimentProgress, PlannedRun, find_outlines, work_shown
 from submodel.report.listing import ListRow, list_table, rows_of, select_rows, sort_rows
 from tests.support.commands import Command
 from tests.support.run_folders import evaluated, round_entries, write_run

@@ -14,8 +14,8 @@ import pytest
 from torch import nn
 
 import submodel
-from submodel.errors import SubmodelError
-from submodel.experiments.statistics import behind_best
+from submodel.comparison.statistics import behind_best
+from submodel.core.errors import SubmodelError
 from submodel.model.axes.declare import unpack_units
 from submodel.report.holdings import source_of
 from submodel.report.page import page_data, page_html, write_page

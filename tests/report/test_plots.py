@@ -13,8 +13,8 @@ import pytest
 from PIL import Image
 
 from submodel.cli.watching import plot_command
-from submodel.errors import ConfigError, SubmodelError
-from submodel.presentation.style import SINGLE
+from submodel.core.errors import ConfigError, SubmodelError
+from submodel.drawing.style import SINGLE
 from submodel.report.grouping import spell_settings, way_of
 from submodel.report.page import page_data
 from submodel.report.plots.registry import FIGURES, find_figure

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console, RenderableType
 
-from submodel.experiments.outline import ExperimentProgress, PlannedRun, read_experiment, work_shown
+from submodel.comparison.outline import ExperimentProgress, PlannedRun, read_experiment, work_shown
 from submodel.report.live.following import rounds_of, view_run
 from submodel.report.live.screens import experiment_screen, run_screen
 from submodel.report.live.terminal import watch

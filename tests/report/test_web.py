@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from submodel.errors import SubmodelError
+from submodel.core.errors import SubmodelError
 from submodel.report.live.web import LiveData, LiveServer, serve_page
 from tests.support.commands import Command
 from tests.support.run_folders import evaluated, round_entries, write_run

@@ -12,10 +12,10 @@ from pathlib import Path
 import torch
 
 from submodel.config import parse
+from submodel.config.setup import prepare
+from submodel.core.heap import give_back
 from submodel.data.examples import Dataset, Examples
 from submodel.data.facts import TextFacts
-from submodel.heap import give_back
-from submodel.prepare.setup import prepare
 from submodel.runs.folder import RunFolder
 from submodel.runs.loop import run_rounds
 from submodel.runs.training import Training

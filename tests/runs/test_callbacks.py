@@ -14,10 +14,10 @@ from torch import nn
 import submodel
 from submodel.algorithm.types import State
 from submodel.config import parse
+from submodel.config.setup import prepare
+from submodel.core.errors import CallbackError, ConfigError
 from submodel.data import Dataset
 from submodel.engines.processes.group import ProcessGroup
-from submodel.errors import CallbackError, ConfigError
-from submodel.prepare.setup import prepare
 from submodel.runs import loop
 from submodel.runs.callbacks import Tell
 from submodel.runs.checkpoint import model_sha256, saved_round

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from submodel.algorithm.rounds import initial_state
-from submodel.amounts import parse_amount
 from submodel.config import override, parse, read, to_toml
-from submodel.errors import CheckpointError, ConfigError, SubmodelError
-from submodel.prepare.setup import prepare
+from submodel.config.setup import prepare
+from submodel.core.amounts import parse_amount
+from submodel.core.errors import CheckpointError, ConfigError, SubmodelError
 from submodel.runs import checkpoint
 from submodel.runs.export import trained_state
 from submodel.runs.loop import RunFolder, run_rounds

@@ -14,10 +14,10 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from submodel.config import Config, parse
+from submodel.config.setup import prepare
+from submodel.core.errors import SubmodelError
 from submodel.data import digits
-from submodel.errors import SubmodelError
 from submodel.model.zoo import fold_adapters, make_model
-from submodel.prepare.setup import prepare
 from submodel.runs.export import trained_module, trained_state
 from submodel.runs.loop import RunFolder, run_rounds
 from submodel.runs.open import Run

@@ -14,11 +14,11 @@ from torch import nn
 import submodel
 from submodel.algorithm.rounds import initial_state, step
 from submodel.config import parse
+from submodel.config.setup import prepare
+from submodel.core.errors import ConfigError
 from submodel.engines.serial import SerialEngine
-from submodel.errors import ConfigError
 from submodel.model.cost import CostModel
 from submodel.model.cut import UnitCut
-from submodel.prepare.setup import prepare
 from submodel.runs.checkpoint import model_sha256
 from submodel.runs.loop import Interruption
 from submodel.schemes import Ordered

@@ -17,8 +17,8 @@ import submodel
 from submodel.algorithm import rounds
 from submodel.algorithm.score import score
 from submodel.cli.common import command_line
+from submodel.core.errors import ConfigError, SubmodelError
 from submodel.data.population import able_clients
-from submodel.errors import ConfigError, SubmodelError
 from submodel.runs.checkpoint import model_sha256
 from submodel.runs.fitted import FitFolder
 from submodel.runs.loop import Interruption

@@ -14,8 +14,8 @@ from submodel.algorithm.execution import Bundle
 from submodel.algorithm.rounds import initial_state
 from submodel.algorithm.types import Assignment
 from submodel.config import parse
+from submodel.config.setup import prepare
 from submodel.engines.estimate import Estimate
-from submodel.prepare.setup import prepare
 from submodel.report.tables import evaluation_advice, forecast_tables
 from submodel.runs.forecast import CoreShare, Forecast, Phase, Quantities, forecast
 from submodel.runs.forecast_trials import RoundTimes, SampleGroup, evaluation_keys, plans_of

@@ -9,8 +9,8 @@ import pytest
 
 import submodel
 from submodel.config import parse
-from submodel.errors import SubmodelError
-from submodel.prepare.setup import prepare
+from submodel.config.setup import prepare
+from submodel.core.errors import SubmodelError
 from submodel.runs.folder import RunFolder, read_full_scores
 from submodel.runs.loop import run_rounds
 from submodel.runs.metrics import TEST_BATCH_KEY

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 import submodel
+from submodel.core.errors import ConfigError, DataError
 from submodel.data import Dataset, load_dataset
-from submodel.errors import ConfigError, DataError
 from submodel.runs.generation import generate
 from tests.support.commands import Command
 

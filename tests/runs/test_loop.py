@@ -14,8 +14,8 @@ import pytest
 
 from submodel.algorithm.rounds import initial_state
 from submodel.config import parse
-from submodel.errors import CheckpointError, DivergedError, SubmodelError
-from submodel.prepare.setup import prepare
+from submodel.config.setup import prepare
+from submodel.core.errors import CheckpointError, DivergedError, SubmodelError
 from submodel.runs import checkpoint
 from submodel.runs.loop import Interruption, RunFolder, run_rounds
 from submodel.runs.training import Training

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from submodel.algorithm.rounds import initial_state, step
+from submodel.core.errors import SubmodelError
 from submodel.engines.serial import SerialEngine
-from submodel.errors import SubmodelError
 from submodel.model.build import can_release, release, tensors_of
 from submodel.model.cost import CostModel
 from tests.support.common import tiny_setup

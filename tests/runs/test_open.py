@@ -13,7 +13,7 @@ from torch.nn import functional
 
 import submodel as package
 from submodel.config import parse, read
-from submodel.errors import CheckpointError, ConfigError, SubmodelError
+from submodel.core.errors import CheckpointError, ConfigError, SubmodelError
 from submodel.runs.checkpoint import model_sha256
 from submodel.runs.folder import RunFolder
 from submodel.runs.loop import Interruption

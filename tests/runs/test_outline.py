@@ -12,8 +12,8 @@ import pytest
 from torch import nn
 
 import submodel as package
+from submodel.core.errors import CallbackError, Interruption
 from submodel.data import digits
-from submodel.errors import CallbackError, Interruption
 from submodel.runs.folder import RunFolder, failure_noted
 from submodel.runs.outline import LockTable, read_outline
 from tests.support.forked import forking, start_command

@@ -14,7 +14,7 @@ import torch
 import submodel as package
 from submodel.config import parse
 from submodel.config.meaning import located, made_absolute, paths_in
-from submodel.errors import ConfigError
+from submodel.core.errors import ConfigError
 from submodel.runs.folder import RunFolder
 from tests.support.commands import Command
 
@@ -160,7 +160,7 @@ def test_statistics_of_norms_are_kept_with_the_result(
         "clients": {"count": 2, "per_round": 2, "capacities": [1, 0.5]},
         "train": {"rounds": 1},
     }
-    from submodel.prepare.setup import prepare
+    from submodel.config.setup import prepare
     from submodel.runs.loop import run_rounds
     from submodel.runs.training import Training
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 import submodel as package
-from submodel.errors import SubmodelError
+from submodel.core.errors import SubmodelError
 from submodel.model.axes import Axes, trace
 from submodel.model.build import build_module
 from submodel.model.cut import UnitCut, prefix_cut

@@ -17,9 +17,9 @@ from torch.nn import functional
 
 import submodel as package
 from submodel.config import parse, read
+from submodel.config.setup import prepare
+from submodel.core.errors import CheckpointError
 from submodel.data import Dataset, dataset, digits
-from submodel.errors import CheckpointError
-from submodel.prepare.setup import prepare
 from submodel.runs.data_record import hash_of, subject_of
 from submodel.runs.loop import Metrics, RunFolder
 from submodel.runs.training import Training

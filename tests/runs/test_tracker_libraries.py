@@ -17,8 +17,8 @@ from torch import nn
 
 import submodel
 from submodel.algorithm.types import State
-from submodel.errors import ConfigError
-from submodel.extras import MissingExtraError
+from submodel.core.errors import ConfigError
+from submodel.core.extras import MissingExtraError
 from submodel.runs.callbacks.trackers import scalars
 from submodel.runs.loop import Interruption
 from tests.support.common import tiny_images

@@ -14,10 +14,10 @@ from torch import nn
 import submodel
 from submodel.algorithm.types import State
 from submodel.config import parse
+from submodel.config.setup import prepare
+from submodel.core.errors import CallbackError, ConfigError
+from submodel.core.options import Section
 from submodel.engines.processes.group import ProcessGroup
-from submodel.errors import CallbackError, ConfigError
-from submodel.options import Section
-from submodel.prepare.setup import prepare
 from submodel.runs import loop
 from submodel.runs.loop import Interruption
 from submodel.runs.metrics import Metrics

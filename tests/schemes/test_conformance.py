@@ -16,9 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from submodel.errors import ConfigError
-from submodel.local.training import LocalWork
-from submodel.randomness import generator
+from submodel.core.errors import ConfigError
+from submodel.core.randomness import generator
 from submodel.schemes import (
     Adaptation,
     Draw,
@@ -36,6 +35,7 @@ from submodel.schemes import (
     window_problems,
 )  # fmt: skip
 from submodel.schemes.registry import SCHEMES
+from submodel.tasks.training import LocalWork
 from submodel.testing import check_scheme
 
 # ruff: noqa: ARG002 - a scheme is given more than most of these look at
@@ -67,7 +67,7 @@ SETTINGS: dict[str, list[tuple[Options, Options]]] = {
         ({"every": 2, "reentry": "kept"}, {"clients": {"capacities": [0.5]}}),
     ],
 }
-CASES = [(name, *case) for name in SCHEMES.offers for case in SETTINGS.get(name, [({}, {})])]
+CASES = [(name, *case) for name in SCHEMES.entries for case in SETTINGS.get(name, [({}, {})])]
 
 
 @pytest.mark.slow

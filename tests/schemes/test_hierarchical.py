@@ -21,13 +21,13 @@ from submodel.algorithm.rounds import Cells, begin_cells, initial_state
 from submodel.algorithm.server import Plain
 from submodel.algorithm.types import Assignment, Setup, State
 from submodel.config import parse
+from submodel.config.setup import prepare
+from submodel.core.errors import ConfigError
 from submodel.data import dataset
 from submodel.engines.batched.engine import BatchedEngine
 from submodel.engines.serial import SerialEngine
-from submodel.errors import ConfigError
 from submodel.model.axes import CLASSES
 from submodel.model.cut import UnitCut, gather
-from submodel.prepare.setup import prepare
 from submodel.runs import checkpoint
 from submodel.schemes import Draw, Hierarchical, RunFacts
 from tests.support.common import RULES, tiny_images, tiny_setup

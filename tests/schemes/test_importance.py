@@ -20,16 +20,16 @@ from submodel.algorithm.dispatch import cut_of, knowledge_of
 from submodel.algorithm.rounds import initial_state, plan
 from submodel.algorithm.types import Assignment, PartitionedClients, Setup, State, Task, Update
 from submodel.config import parse
+from submodel.config.setup import prepare
+from submodel.core.errors import ConfigError
 from submodel.data import dataset
 from submodel.engines.serial import SerialEngine
-from submodel.errors import ConfigError
-from submodel.local.training import batches
 from submodel.model.cut import CoordinateCut, UnitCut
-from submodel.prepare.setup import prepare
 from submodel.runs.loop import run_rounds
 from submodel.runs.training import Training
 from submodel.schemes import Draw, Importance, SchemeMemory, units_held
 from submodel.schemes.importance import Scope
+from submodel.tasks.training import batches
 from tests.support.common import tiny_images, tiny_setup
 from tests.support.rounds import step_of
 

@@ -18,13 +18,12 @@ from submodel.algorithm.dispatch import cut_of
 from submodel.algorithm.rounds import initial_state, step
 from submodel.algorithm.types import Assignment, Setup
 from submodel.config import parse
+from submodel.config.setup import prepare
+from submodel.core.errors import ConfigError
 from submodel.data import dataset
 from submodel.engines.batched.engine import BatchedEngine
 from submodel.engines.serial import SerialEngine
-from submodel.errors import ConfigError
-from submodel.local.training import batches
 from submodel.model.cost import CostModel
-from submodel.prepare.setup import prepare
 from submodel.report.tables import history_table
 from submodel.runs.loop import RunFolder, run_rounds
 from submodel.runs.training import Training
@@ -34,6 +33,7 @@ from submodel.schemes import (
     Rolling,
 )
 from submodel.schemes.registry import SCHEMES
+from submodel.tasks.training import batches
 from tests.support.common import tiny_images
 from tests.support.nets import Joined, six
 from tests.support.rounds import step_of
@@ -175,7 +175,7 @@ def test_measuring_is_in_the_metrics_and_costs_no_traffic(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("granularity", ["unit", "coordinate"])
-@pytest.mark.parametrize("name", [name for name in SCHEMES.offers if name != "masked-sgd"])
+@pytest.mark.parametrize("name", [name for name in SCHEMES.entries if name != "masked-sgd"])
 def test_a_round_sends_what_a_round_of_the_sequence_does(name: str, granularity: str) -> None:
     """Values, masks that the client cannot make itself, and what an adaptation takes."""
 

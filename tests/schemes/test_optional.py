@@ -19,12 +19,12 @@ from submodel.algorithm.dispatch import cut_of, knowledge_of
 from submodel.algorithm.rounds import initial_state
 from submodel.algorithm.types import Assignment
 from submodel.config import SchemeSection, parse
-from submodel.errors import ConfigError, SubmodelError
+from submodel.config.setup import prepare
+from submodel.core.errors import ConfigError, SubmodelError
 from submodel.model.axes import Axes, declare, trace
 from submodel.model.axes.layout import Along, Concatenation, FixedPart
 from submodel.model.cut import COORDINATES, PlannedCut, UnitCut
 from submodel.model.zoo import make_model
-from submodel.prepare.setup import prepare
 from submodel.schemes import (
     Adaptation,
     BorrowsMasks,
@@ -267,12 +267,12 @@ CODE, WITH_MEMORY = re.findall(RUN_HERE, PAGE, re.DOTALL)
 SHOWN = re.sub(r"<!--.*?-->", "", PAGE, flags=re.DOTALL)
 
 
-@pytest.mark.parametrize("name", SCHEMES.offers)
+@pytest.mark.parametrize("name", SCHEMES.entries)
 def test_every_scheme_has_its_line(name: str) -> None:
     assert f"\n| `{name}` |" in SHOWN
 
 
-KEYS = {key for name in SCHEMES.offers for key in SCHEMES.find(name).options.model_fields}
+KEYS = {key for name in SCHEMES.entries for key in SCHEMES.find(name).options.model_fields}
 KEYS |= SchemeSection.model_fields.keys()
 
 

@@ -16,18 +16,17 @@ from submodel.algorithm.dispatch import Dispatcher
 from submodel.algorithm.rounds import initial_state, plan, step
 from submodel.algorithm.types import Setup, Task, Update
 from submodel.config import parse
+from submodel.config.setup import prepare
+from submodel.core.errors import ConfigError
+from submodel.core.randomness import generator
 from submodel.data import dataset
 from submodel.engines.batched.engine import BatchedEngine
 from submodel.engines.serial import SerialEngine
-from submodel.errors import ConfigError
-from submodel.local.training import LocalWork, batches, trainable_parameters
 from submodel.model.axes import trace
 from submodel.model.build import build_module, load, tensors_of
 from submodel.model.cost import BACKWARD, CostModel
 from submodel.model.cut import UnitCut, gather
 from submodel.model.norm import Scaler, set_rate
-from submodel.prepare.setup import prepare
-from submodel.randomness import generator
 from submodel.runs.callbacks import Tell
 from submodel.runs.loop import RunFolder, run_rounds
 from submodel.runs.training import Training
@@ -35,6 +34,7 @@ from submodel.schemes import Client, Draw, Static
 from submodel.schemes.draw import draw_units
 from submodel.schemes.ordered import NestedStep, NestedSteps, narrower, within
 from submodel.tasks.loss import MaskedCrossEntropy
+from submodel.tasks.training import LocalWork, batches, trainable_parameters
 from tests.support.common import tiny_images, tiny_setup
 from tests.support.engines import setup_of
 from tests.support.nets import Gates, Pixels

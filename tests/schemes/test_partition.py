@@ -15,9 +15,9 @@ from submodel.algorithm.dispatch import cut_of
 from submodel.algorithm.rounds import initial_state, output_step, plan, step
 from submodel.algorithm.types import Setup, Update
 from submodel.config import parse
+from submodel.core.errors import ConfigError
 from submodel.engines.batched.engine import BatchedEngine
 from submodel.engines.serial import SerialEngine
-from submodel.errors import ConfigError
 from submodel.model.cost import CostModel
 from submodel.schemes import Draw, PartitionScheme, RunFacts, units_held
 from tests.support.common import tiny_images, tiny_setup

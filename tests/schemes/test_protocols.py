@@ -18,11 +18,9 @@ from submodel.algorithm.dispatch import cut_of, knowledge_of
 from submodel.algorithm.packing import mask_bytes
 from submodel.algorithm.rounds import initial_state, plan
 from submodel.algorithm.types import Setup
+from submodel.core.errors import SubmodelError
 from submodel.engines.batched.engine import BatchedEngine
 from submodel.engines.serial import SerialEngine
-from submodel.errors import SubmodelError
-from submodel.local.optimisers import Gradients
-from submodel.local.training import LocalWork, Step, plain_step
 from submodel.model.cut import Cut
 from submodel.model.inputs import Inputs
 from submodel.schemes import (
@@ -59,6 +57,8 @@ from submodel.schemes import (
     output_passes,
     role,
 )
+from submodel.tasks.optimisers import Gradients
+from submodel.tasks.training import LocalWork, Step, plain_step
 from tests.support.common import tiny_setup
 from tests.support.rounds import step_of
 

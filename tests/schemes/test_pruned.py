@@ -24,14 +24,14 @@ from submodel.algorithm.rounds import initial_state, plan
 from submodel.algorithm.tally import RoundReport, Tally
 from submodel.algorithm.types import Setup, State
 from submodel.config import parse
+from submodel.config.setup import prepare
+from submodel.core.errors import ConfigError, DivergedError
 from submodel.data import Dataset, dataset
 from submodel.engines.batched.engine import BatchedEngine
 from submodel.engines.serial import SerialEngine
-from submodel.errors import ConfigError, DivergedError
 from submodel.model.build import build_module, load
 from submodel.model.cost import BACKWARD, CostModel
 from submodel.model.cut import WHOLE
-from submodel.prepare.setup import prepare
 from submodel.runs import checkpoint
 from submodel.schemes import NOTHING, Adaptation, Draw, Pruned, RunFacts
 from submodel.schemes.pruned import choose_weights

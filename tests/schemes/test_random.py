@@ -16,11 +16,11 @@ from submodel.algorithm.merge import Accumulator, coverage, merge_rule
 from submodel.algorithm.rounds import initial_state
 from submodel.algorithm.types import Assignment, Setup
 from submodel.config import parse
-from submodel.errors import ConfigError
+from submodel.config.setup import prepare
+from submodel.core.errors import ConfigError
 from submodel.model.build import build_module, load
 from submodel.model.cost import CostModel
 from submodel.model.cut import WHOLE, Cut, PlannedCut, UnitCut, gather
-from submodel.prepare.setup import prepare
 from submodel.runs.loop import run_rounds
 from submodel.runs.training import Training
 from submodel.schemes import Draw, Dropout, Random, units_held

@@ -20,17 +20,17 @@ from submodel.algorithm.rounds import initial_state, plan
 from submodel.algorithm.types import Assignment, Setup, Task
 from submodel.api import train
 from submodel.config import parse
+from submodel.config.setup import prepare
 from submodel.data import Dataset, dataset
 from submodel.engines.batched.engine import BatchedEngine
 from submodel.engines.serial import SerialEngine
-from submodel.local.training import batches
 from submodel.model.build import build_module, load
 from submodel.model.cut import CoordinateCut, UnitCut, gather
-from submodel.prepare.setup import prepare
 from submodel.runs.loop import RunFolder, run_rounds
 from submodel.runs.open import Run
 from submodel.runs.training import Training
 from submodel.schemes.unbiased import factors_of_cut
+from submodel.tasks.training import batches
 from tests.support.common import RULES, tiny_setup
 from tests.support.engines import doubled, setup_of
 from tests.support.nets import Gates, Joined, Pixels, six

@@ -8,8 +8,8 @@ import torch
 
 from submodel.algorithm.types import Setup
 from submodel.config import parse
+from submodel.config.setup import prepare
 from submodel.data import Dataset, dataset
-from submodel.prepare.setup import prepare
 
 torch.set_num_threads(1)
 

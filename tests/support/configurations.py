@@ -13,8 +13,8 @@ from pydantic.fields import FieldInfo
 
 from submodel.config import Config, DevicesSection, parse
 from submodel.config.reading import section_class
-from submodel.errors import ConfigError
-from submodel.plugins import Kind
+from submodel.core.errors import ConfigError
+from submodel.core.registry import Registry
 from submodel.schemes.registry import SCHEMES
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
@@ -77,11 +77,11 @@ def keys() -> tuple[dict[str, FieldInfo], dict[str, dict[str, Any]]]:
             found[name] = field
             continue
         found |= {f"{name}.{key}": leaf for key, leaf in section.model_fields.items()}
-        waiting: list[tuple[str, Kind[Any], dict[str, Any]]]
+        waiting: list[tuple[str, Registry[Any], dict[str, Any]]]
         waiting = [(choice, kind, {}) for choice, kind in section.choices.items()]
         while waiting:
             choice, kind, with_it = waiting.pop()
-            for title in kind.offers:
+            for title in kind.entries:
                 given = f"{title}:x/y" if title in kind.prefixes else title
                 options = kind.find(given).options
                 for key, leaf in options.model_fields.items():

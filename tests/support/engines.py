@@ -16,12 +16,12 @@ from submodel.algorithm.execution import Engine
 from submodel.algorithm.rounds import initial_state, plan
 from submodel.algorithm.types import Setup, Task, Update
 from submodel.config import parse
+from submodel.config.setup import prepare
 from submodel.data import Dataset, dataset
 from submodel.engines import EngineContext
 from submodel.engines.batched.engine import BatchedEngine
 from submodel.engines.select import Local
 from submodel.engines.serial import SerialEngine
-from submodel.prepare.setup import prepare
 from tests.support.common import WIDTHS, tiny_images
 
 TOLERANCE = 1e-5

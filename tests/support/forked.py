@@ -16,7 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 _LOADED = [
-    *("submodel.cli.training", "submodel.prepare.setup", "submodel.runs.loop"),
+    *("submodel.cli.training", "submodel.config.setup", "submodel.runs.loop"),
     *("submodel.model.axes.measure", "submodel.engines.batched.engine", "submodel.report.tables"),
     *("submodel.data.sources.digits", "matplotlib.figure", "matplotlib.backends.backend_agg"),
 ]

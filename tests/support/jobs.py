@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from submodel.cli.common import command_line
-from submodel.experiments.runner import Job, Runner
+from submodel.comparison.runner import Job, Runner
 
 
 def run_in_this_process(

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from submodel.experiments.findings import Findings, WayRecord
-from submodel.experiments.records import SeedRun, VariantRecord
+from submodel.comparison.findings import Findings, WayRecord
+from submodel.comparison.records import SeedRun, VariantRecord
 from tests.support.run_folders import make_run
 
 Lines = Sequence[Mapping[str, float]]

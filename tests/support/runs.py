@@ -9,8 +9,8 @@ import pytest
 
 from submodel.algorithm.types import State
 from submodel.config import Config
+from submodel.config.setup import prepare
 from submodel.data import Dataset
-from submodel.prepare.setup import prepare
 from submodel.runs.callbacks import OnRound, Tell
 from submodel.runs.loop import Interruption, RunFolder, run_rounds
 from submodel.runs.training import Training

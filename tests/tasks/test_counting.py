@@ -25,17 +25,17 @@ from submodel.algorithm.rounds import initial_state, output_step, step
 from submodel.algorithm.score import score
 from submodel.algorithm.types import Assignment, Setup, Task, Update
 from submodel.config import parse
+from submodel.config.setup import prepare
+from submodel.core.errors import DataError, DivergedError, SubmodelError
 from submodel.data import Dataset, Examples, dataset
 from submodel.engines.batched.engine import BatchedEngine
 from submodel.engines.serial import SerialEngine
-from submodel.errors import DataError, DivergedError, SubmodelError
 from submodel.federation.wire import Parcel, WireError, read_update, update_parcel
-from submodel.local.training import LocalWork, batches, train_module
 from submodel.model.cost import CostModel
-from submodel.prepare.setup import prepare
 from submodel.report.tables import history_table
 from submodel.runs.loop import Metrics
 from submodel.tasks.loss import value_of
+from submodel.tasks.training import LocalWork, batches, train_module
 from tests.support.rounds import step_of
 
 TOKENS, LENGTH, CLIENTS, EACH = 5, 4, 6, 4

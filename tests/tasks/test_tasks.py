@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import submodel
-from submodel.errors import ConfigError, SubmodelError
+from submodel.core.errors import ConfigError, SubmodelError
 from submodel.runs.checkpoint import model_sha256
 from submodel.tasks.base import make_metrics
 from submodel.tasks.metrics import BatchMetric, MetricContext
@@ -127,7 +127,7 @@ def test_a_metric_that_cannot_be_had_is_refused(name: str, reason: str) -> None:
 
 
 def test_every_metric_says_which_direction_is_better() -> None:
-    better = {n: m.higher_is_better for n, m in make_metrics(list(METRICS.offers), FACTS).items()}
+    better = {n: m.higher_is_better for n, m in make_metrics(list(METRICS.entries), FACTS).items()}
     assert better == {
         "accuracy": True, "top5": True, "f1": True, "calibration": False, "perplexity": False,
         "bits_per_byte": False, "mae": False, "r2": True,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tools.gallery.nets import draw_nets
 from tools.gallery.scenes import ANIMATIONS, SCENES, play
 from tools.gallery.strips import draw_strips
-from tools.rooms import ROOT
+from tools.packages import ROOT
 
 FOLDER = ROOT / "docs/images/gallery"
 

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from submodel.presentation.style import FAINT, GROUND, INK
+from submodel.drawing.style import FAINT, GROUND, INK
 from tools.gallery.scenes import Played
 from tools.gallery.strips import client_colours
 

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from submodel.algorithm.types import Assignment, State
 from submodel.config import parse
+from submodel.config.setup import prepare
 from submodel.model.axes import Axes
 from submodel.model.cut import UnitCut
-from submodel.prepare.setup import prepare
 from submodel.report.holdings import HoldingsSource, source_of
 from submodel.runs.callbacks import Callback
 from submodel.runs.folder import RunFolder

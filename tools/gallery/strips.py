@@ -9,7 +9,7 @@ from itertools import groupby
 
 import numpy as np
 
-from submodel.presentation.style import (
+from submodel.drawing.style import (
     FRAME,
     GROUND,
     INK,

@@ -15,8 +15,8 @@ from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter
 
-from submodel.experiments import Judgement, judge
-from submodel.files import read_typed, write_text
+from submodel.comparison import Judgement, judge
+from submodel.core import read_typed, write_text
 
 _MOST = 2**24  # bytes of it
 

@@ -9,10 +9,9 @@ from enum import StrEnum
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from submodel.amounts import parse_capacity
+from submodel.comparison import BudgetKind
+from submodel.core import ConfigError, parse_capacity
 from submodel.data import DEFAULT_LABELS
-from submodel.errors import ConfigError
-from submodel.experiments import BudgetKind
 from submodel_lab.advice.evidence import Circumstances
 
 if TYPE_CHECKING:

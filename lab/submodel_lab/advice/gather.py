@@ -10,8 +10,8 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from submodel.experiments import EXCLUSIVE, Findings, VariantRecord, behind_best, parse_ways
-from submodel.files import read_typed
+from submodel.comparison import EXCLUSIVE, Findings, VariantRecord, behind_best, parse_ways
+from submodel.core import read_typed
 from submodel_lab.advice.evidence import Circumstances, Evidence, Family, TriedContrast, TriedWay
 from submodel_lab.advice.fleet import fleet_shares
 from submodel_lab.converged.agenda import read_available

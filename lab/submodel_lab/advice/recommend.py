@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from submodel.experiments import HOLDS, REVERSED, Judgement, spread
+from submodel.comparison import HOLDS, REVERSED, Judgement, spread
 from submodel_lab.advice.evidence import Circumstances, Evidence, Family, TriedContrast, TriedWay
 from submodel_lab.advice.fleet import GOAL_MEASURES, Case, Nearness, nearness_of
 

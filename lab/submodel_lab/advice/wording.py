@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.table import Table
 
-from submodel.experiments import (
+from submodel.comparison import (
     JUDGEMENT_HEADINGS,
     PLUS_MINUS,
     BudgetKind,
@@ -15,7 +15,7 @@ from submodel.experiments import (
     number,
     spread,
 )
-from submodel.presentation import text_table
+from submodel.drawing import text_table
 from submodel_lab.advice.evidence import Evidence
 from submodel_lab.advice.fleet import Case, Goal, mean_capacity, write_capacity
 from submodel_lab.advice.recommend import Advice, Finding, settings_for

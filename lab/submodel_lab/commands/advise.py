@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from submodel.amounts import parse_amount
 from submodel.cli import AsJson, SetOptions, config_files, console, print_json
-from submodel.errors import ConfigError
-from submodel.experiments import BudgetKind, parse_budget
+from submodel.comparison import BudgetKind, parse_budget
+from submodel.core import ConfigError, parse_amount
 from submodel_lab.advice.fleet import Case, Goal, case_of, parse_fleet
 
 if TYPE_CHECKING:
@@ -105,8 +104,8 @@ def _rounds_of(config: Config | None, budget: BudgetKind | None, amount: str | N
         raise ConfigError(
             f"--amount: how many rounds these {budget.value} are follows from a CONFIG.toml"
         )
-    from submodel.experiments import rounds_within
-    from submodel.prepare import prepare
+    from submodel.comparison import rounds_within
+    from submodel.config import prepare
 
     number = parse_budget(budget, amount)
     assert number is not None

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from submodel.cli import AsJson, console, make_folder, print_json, talk
-from submodel.errors import ConfigError, SubmodelError
+from submodel.core import ConfigError, SubmodelError
 from submodel_lab.paper.experiments import DATASETS, EXPERIMENTS, Scale, Split
 
 
@@ -67,8 +67,8 @@ def reproduce_command(
         overview: of several questions of --scale converged, the page with all their claims
         plan: with --plan instead of experiments, the lines of the plan
     """
+    from submodel.comparison import Runner, VariantRecord
     from submodel.config import parse
-    from submodel.experiments import Runner, VariantRecord
     from submodel.runs import Interruption
     from submodel_lab.paper import report
 
@@ -139,8 +139,8 @@ def _reproduce_converged(
     as_json: bool,
 ) -> None:
     """Answer some questions, or say what that would take."""
-    from submodel.experiments import Runner
-    from submodel.presentation import text_table
+    from submodel.comparison import Runner
+    from submodel.drawing import text_table
     from submodel.runs import Interruption
     from submodel_lab.converged import report
     from submodel_lab.converged.agenda import (

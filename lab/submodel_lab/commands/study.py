@@ -14,7 +14,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from submodel.cli import AsJson, console, make_folder, print_json, talk
-from submodel.errors import ConfigError
+from submodel.core import ConfigError
 from submodel_lab.theory.studies import STUDIES, StudyOffer
 
 if TYPE_CHECKING:

@@ -8,10 +8,9 @@ from itertools import combinations
 from pathlib import Path
 from statistics import median
 
-from submodel.errors import SubmodelError
-from submodel.experiments import LEAST_SEEDS, LEVEL, Runner, VariantRecord, put_together, spread
-from submodel.extras import needs_extra
-from submodel.presentation import markdown_table
+from submodel.comparison import LEAST_SEEDS, LEVEL, Runner, VariantRecord, put_together, spread
+from submodel.core import SubmodelError, needs_extra
+from submodel.drawing import markdown_table
 from submodel_lab.converged.candidates import SETTINGS, Candidate, Contender
 from submodel_lab.converged.converge import (
     Outlook,

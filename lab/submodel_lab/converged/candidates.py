@@ -12,9 +12,9 @@ from functools import partial
 from statistics import fmean
 from typing import Any
 
+from submodel.comparison import EXCLUSIVE, Course, FlatRule
 from submodel.config import Config, parse
 from submodel.engines import find_compiler
-from submodel.experiments import EXCLUSIVE, Course, FlatRule
 from submodel_lab.paper.experiments import (
     CLIENTS,
     LOCAL,

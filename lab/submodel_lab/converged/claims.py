@@ -10,7 +10,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from submodel.experiments import (
+from submodel.comparison import (
     BY_TEST_BATCH,
     EQUAL,
     HOLDS,
@@ -22,7 +22,7 @@ from submodel.experiments import (
     number,
     spread,
 )
-from submodel.presentation import (
+from submodel.drawing import (
     DOUBLE,
     FRAME,
     GROUND,

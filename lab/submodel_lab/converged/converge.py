@@ -15,9 +15,7 @@ from typing import Annotated
 from pydantic import Field, TypeAdapter
 from rich.console import Console
 
-from submodel.config import differences, parse
-from submodel.errors import ConfigError, SubmodelError
-from submodel.experiments import (
+from submodel.comparison import (
     RATES_ENDING,
     SCORE,
     Course,
@@ -28,7 +26,8 @@ from submodel.experiments import (
     portable,
     sum_known,
 )
-from submodel.files import read_typed, write_text
+from submodel.config import differences, parse
+from submodel.core import ConfigError, SubmodelError, read_typed, write_text
 from submodel_lab.converged.candidates import Contender
 
 TUNING_SEED = 1000

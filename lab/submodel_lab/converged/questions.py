@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from submodel.experiments import BY_TEST_BATCH
+from submodel.comparison import BY_TEST_BATCH
 from submodel_lab.converged.candidates import Candidate, candidates_of
 
 EQUAL_LOSS = " at equal train loss"

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from submodel.amounts import si
-from submodel.experiments import (
+from submodel.comparison import (
     JUDGEMENT_HEADINGS,
     LEAST_SEEDS,
     LEVEL,
@@ -25,7 +24,8 @@ from submodel.experiments import (
     judge,
     number,
 )
-from submodel.presentation import (
+from submodel.core import si
+from submodel.drawing import (
     DOUBLE,
     SINGLE,
     Band,

@@ -6,8 +6,8 @@ from functools import cache
 from statistics import fmean
 from typing import Any
 
+from submodel.drawing import markdown_table
 from submodel.model import BACKWARD, Axes, CostModel, inspect_axes, prefix_cut, subject
-from submodel.presentation import markdown_table
 from submodel_lab.paper.experiments import DATASETS, EXPERIMENTS, Scale, Variant
 
 PEAKS = {

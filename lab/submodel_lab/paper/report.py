@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from submodel.experiments import (
+from submodel.comparison import (
     JUDGEMENT_HEADINGS,
     Judgement,
     VariantRecord,
@@ -19,7 +19,7 @@ from submodel.experiments import (
     judge,
     number,
 )
-from submodel.presentation import (
+from submodel.drawing import (
     DOUBLE,
     ROW_HEIGHT,
     Band,

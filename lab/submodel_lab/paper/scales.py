@@ -12,9 +12,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from submodel.config import Config
-from submodel.errors import ConfigError
-from submodel.experiments import (
+from submodel.comparison import (
     Base,
     ComparisonPlan,
     ComparisonScale,
@@ -24,6 +22,8 @@ from submodel.experiments import (
     Way,
     base_of,
 )
+from submodel.config import Config
+from submodel.core import ConfigError
 from submodel_lab.converged.candidates import Contender
 from submodel_lab.converged.converge import converge
 from submodel_lab.paper.experiments import DATASETS, Scale, Variant

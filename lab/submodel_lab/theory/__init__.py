@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from submodel.lazy import lazily
+from submodel.core import lazily
 
 if TYPE_CHECKING:
     from submodel_lab.theory.data import Directions, load_split

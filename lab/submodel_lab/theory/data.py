@@ -7,8 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from submodel.extras import needs_extra
-from submodel.randomness import generator
+from submodel.core import generator, needs_extra
 from submodel_lab.theory.objective import client_distance
 from submodel_lab.theory.problems import FloatArray, Logistic, Ridge, TheoryError
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from submodel.presentation import (
+from submodel.drawing import (
     DOUBLE,
     INK,
     SMALL_TEXT,

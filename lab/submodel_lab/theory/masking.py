@@ -18,8 +18,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from submodel.core import generator
 from submodel.model import COORDINATES, units_held
-from submodel.randomness import generator
 from submodel.schemes import (
     BorrowsMasks,
     Draw,

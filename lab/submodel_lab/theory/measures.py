@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from submodel.randomness import generator
+from submodel.core import generator
 from submodel_lab.theory.problems import FloatArray, TheoryError
 
 _NORMAL = 1.96  # of a 95 % interval

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from submodel.extras import needs_extra
-from submodel.randomness import generator
+from submodel.core import generator, needs_extra
 from submodel_lab.theory.masking import Masking, bernoulli
 from submodel_lab.theory.problems import FloatArray, Problem, Quadratic, Samples, TheoryError
 

@@ -17,9 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from submodel.errors import SubmodelError
-from submodel.plugins import find
-from submodel.randomness import generator
+from submodel.core import SubmodelError, find, generator
 from submodel_lab.theory.problems import (
     FloatArray,
     Logistic,

@@ -14,8 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from submodel.errors import SubmodelError
-from submodel.randomness import generator
+from submodel.core import SubmodelError, generator
 
 _CURVATURE_POINTS, _POWER_ITERATIONS, _CURVATURE_STEP = 64, 30, 1e-5
 FloatArray = NDArray[np.float64]

@@ -14,8 +14,8 @@ import torch
 from numpy.typing import NDArray
 
 from submodel.algorithm import FILL_IN, average, shrinkage
+from submodel.core import generator
 from submodel.model import COORDINATES
-from submodel.randomness import generator
 from submodel.schemes import Draw, Random, Rolling, output_passes
 from submodel_lab.theory.masking import CoordinateChances, Masking, epoch_windows
 from submodel_lab.theory.problems import FloatArray, Problem, TheoryError

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from submodel.lazy import lazily
+from submodel.core.lazy import lazily
 
 if TYPE_CHECKING:
     from submodel.algorithm.dispatch import Dispatcher

@@ -16,11 +16,11 @@ from submodel.algorithm.execution import Bundle, Engine, Group
 from submodel.algorithm.merge import FILL_IN, Accumulator
 from submodel.algorithm.tally import Tally
 from submodel.algorithm.types import Assignment, Failure, Setup, State, Task
-from submodel.errors import DivergedError, SilentRoundError
-from submodel.local.training import LocalWork
+from submodel.core.errors import DivergedError, SilentRoundError
 from submodel.model.cost import CostModel
 from submodel.model.cut import WHOLE, CoordinateCut, Tensors, gather
 from submodel.schemes import Adaptation, Observation, Scheme
+from submodel.tasks.training import LocalWork
 
 
 def adapt_state(

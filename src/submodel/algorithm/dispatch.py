@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from submodel.algorithm.types import Assignment, Setup, State, Task, Update
-from submodel.errors import SubmodelError
-from submodel.local.optimisers import slot_forms
-from submodel.local.training import LocalWork, trainable_parameters
+from submodel.core.errors import SubmodelError
 from submodel.model.cut import Cut, CutSource, LastCut, Tensors
 from submodel.schemes import NOTHING, Draw, Knowledge
 from submodel.schemes.draw import draw_coordinates, draw_units, knowledge_for
 from submodel.schemes.unbiased import factors_of_cut, weight_factors
+from submodel.tasks.optimisers import slot_forms
+from submodel.tasks.training import LocalWork, trainable_parameters
 
 
 def knowledge_of(setup: Setup, state: State) -> Knowledge:

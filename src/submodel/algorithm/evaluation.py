@@ -38,10 +38,11 @@ from submodel.algorithm.score import (
     split_inputs,
 )
 from submodel.algorithm.types import Assignment, Clients, Model, PartitionedClients, Setup, State
+from submodel.core.errors import ConfigError, DataError
+from submodel.core.randomness import generator
 from submodel.data import Examples
 from submodel.data.facts import Owners
 from submodel.data.partitions import Natural
-from submodel.errors import ConfigError, DataError
 from submodel.model.cut import WHOLE, Cut
 from submodel.model.inputs import Inputs
 from submodel.model.norm import (
@@ -53,7 +54,6 @@ from submodel.model.norm import (
     set_by_batch,
     set_statistics,
 )
-from submodel.randomness import generator
 from submodel.tasks.loss import batch_weights
 
 _OWN_STATISTICS_BATCH = 50  # as FedRolex's CIFAR test batches were at 3f1485e; 100 at its head

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from submodel.errors import PlanError
+from submodel.core.errors import PlanError
 from submodel.model.cut import CoordinateCut, Cut
 
 Transport = Literal["exact", "half"]

@@ -21,8 +21,8 @@ from submodel.algorithm.execution import ALONE, Engine, Group, Workers
 from submodel.algorithm.merge import FILL_IN, Accumulator, average, coverage, unsound
 from submodel.algorithm.tally import RoundReport, Tally, open_book
 from submodel.algorithm.types import Assignment, Present, Setup, State, Task, Update
+from submodel.core.errors import DivergedError, SilentRoundError, SubmodelError
 from submodel.data import Population
-from submodel.errors import DivergedError, SilentRoundError, SubmodelError
 from submodel.model.axes import CLASSES, Axes
 from submodel.model.build import release, tensors_of
 from submodel.model.cost import CostModel

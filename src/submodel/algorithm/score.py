@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
 from submodel.algorithm.types import Setup
+from submodel.core.errors import DataError
 from submodel.data import Examples
-from submodel.errors import DataError
 from submodel.model.build import build_module, load, load_local, sharing, to_device
 from submodel.model.cut import WHOLE, Cut, gather
 from submodel.model.inputs import Inputs, map_inputs, split_rows, take_rows

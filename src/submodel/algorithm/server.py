@@ -28,8 +28,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from submodel.core.options import Decay, Positive, Section
 from submodel.model.cut import Tensors
-from submodel.options import Decay, Positive, Section
 
 StepResult = tuple[dict[str, Tensor], dict[str, Tensor]]
 """The new parameters and the new memory."""

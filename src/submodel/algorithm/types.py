@@ -18,8 +18,6 @@ from submodel.algorithm.packing import Transport
 from submodel.algorithm.server import NoProjection, Plain, Projection, ServerStep
 from submodel.data import Dataset, Examples, Partition, Population
 from submodel.data.augmentations import Augmentations
-from submodel.local.schedule import Constant, Schedule
-from submodel.local.training import LocalWork
 from submodel.model.axes import Axes
 from submodel.model.cut import COORDINATES, Cut, Granularity, Tensors
 from submodel.model.inputs import Inputs, call
@@ -31,6 +29,8 @@ from submodel.schemes.base import Passes, StepRule
 from submodel.tasks.loss import NOTHING_COUNTS, Loss
 from submodel.tasks.metrics import BatchMetric
 from submodel.tasks.registry import AbsentLabels
+from submodel.tasks.schedule import Constant, Schedule
+from submodel.tasks.training import LocalWork
 
 _RECENT_CLIENTS = 256
 Model = tuple[Tensors, Cut]

@@ -12,9 +12,9 @@ import typer
 
 from submodel.cli import compare, devices, federation, planning, results, training, watching
 from submodel.cli.common import AddedCommand, command_line, offer_command
+from submodel.core.errors import SubmodelError
+from submodel.core.extensions import COMMANDS, FROM_LAB, LAB, extensions, load_extension
 from submodel.engines.processes.launch import endings
-from submodel.errors import SubmodelError
-from submodel.extensions import COMMANDS, FROM_LAB, LAB, extensions, load_extension
 
 __all__ = ["command_line", "main"]
 

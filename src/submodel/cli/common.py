@@ -22,7 +22,7 @@ from rich.console import Console
 from typer.core import TyperCommand, TyperGroup
 
 from submodel.cli import completion
-from submodel.errors import SubmodelError
+from submodel.core.errors import SubmodelError
 
 _SECTION = re.compile(r"^(Examples|JSON):$", re.MULTILINE)
 

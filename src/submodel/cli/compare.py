@@ -11,12 +11,12 @@ import typer
 
 from submodel.cli import completion
 from submodel.cli.common import AsJson, SetOptions, console, make_folder, print_json, talk
-from submodel.errors import ConfigError, Interruption
-from submodel.experiments.budgets import BudgetKind, parse_budget
+from submodel.comparison.budgets import BudgetKind, parse_budget
+from submodel.core.errors import ConfigError, Interruption
 
 if TYPE_CHECKING:  # what needs PyTorch is imported where it is used
+    from submodel.comparison.findings import Findings
     from submodel.config import Config
-    from submodel.experiments.findings import Findings
 
 
 def compare_command(
@@ -81,9 +81,9 @@ def compare_command(
             by seed, and behind, how it stands to the best; null of the best
         page: the page with the table and the figure; null of --records without --out
     """
-    from submodel.experiments.findings import Findings, write_comparison
-    from submodel.experiments.plan import ComparisonScale, base_of, find_scale, plan_comparison
-    from submodel.experiments.ways import parse_ways
+    from submodel.comparison.findings import Findings, write_comparison
+    from submodel.comparison.plan import ComparisonScale, base_of, find_scale, plan_comparison
+    from submodel.comparison.ways import parse_ways
 
     if records is not None:
         findings = Findings.read(records)
@@ -133,7 +133,7 @@ def compare_command(
 
 
 def _show(findings: Findings, page: Path | None, as_json: bool) -> None:
-    from submodel.experiments.findings import comparison_table, plain_comparison, remarks
+    from submodel.comparison.findings import comparison_table, plain_comparison, remarks
 
     if as_json:
         print_json({**plain_comparison(findings), "page": page})

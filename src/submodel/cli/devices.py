@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from submodel.cli.common import AsJson, ConfigFile, Force, SetOptions, print_json, talk
-from submodel.errors import ConfigError, Interruption, SubmodelError, refuse
+from submodel.core.errors import ConfigError, Interruption, SubmodelError, refuse
 
 if TYPE_CHECKING:  # PyTorch, and an extra: imported where they are used
     from submodel.config import Config
@@ -64,9 +64,9 @@ def serve_command(
     """
     need_flower()
     from submodel.config import read
+    from submodel.config.setup import prepare
     from submodel.federation.flower.serving import ServingPlace
     from submodel.federation.server import problems_over_devices
-    from submodel.prepare.setup import prepare
     from submodel.runs.folder import RunFolder, new_folder
 
     full_config = read(config, [*(settings or []), "engine.name=flower"])

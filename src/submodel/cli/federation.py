@@ -10,7 +10,7 @@ import typer
 
 from submodel.cli import completion
 from submodel.cli.common import AsJson, CommandGroup, console, offer_command, print_json
-from submodel.errors import ConfigError, SubmodelError
+from submodel.core.errors import ConfigError, SubmodelError
 
 if TYPE_CHECKING:  # an extra: imported where it is used
     from submodel.federation.flower.control import Node

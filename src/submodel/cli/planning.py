@@ -9,10 +9,10 @@ from typing import Annotated
 
 import typer
 
-from submodel.amounts import parse_amount, parse_capacity
 from submodel.cli import completion
 from submodel.cli.common import AsJson, ConfigFile, SetOptions, console, print_json
-from submodel.errors import ConfigError
+from submodel.core.amounts import parse_amount, parse_capacity
+from submodel.core.errors import ConfigError
 
 
 def cost_command(
@@ -31,7 +31,7 @@ def cost_command(
             and up), the FLOPs of training on one example, and the share of those
     """
     from submodel.config import read
-    from submodel.prepare.setup import prepare
+    from submodel.config.setup import prepare
     from submodel.report.tables import cost_rows, cost_table
 
     rows = cost_rows(prepare(read(config, settings or [])))
@@ -154,7 +154,7 @@ def plan_command(
         next_larger: the same of the next larger one, which does not fit; null if the whole does
     """
     from submodel.config import read
-    from submodel.prepare.setup import prepare
+    from submodel.config.setup import prepare
     from submodel.report.tables import describe_fit, plain_fit
     from submodel.runs.forecast import budget_of
 
@@ -249,7 +249,7 @@ def data_command(
         picture: the file of --out; null without it
     """
     from submodel.config import read
-    from submodel.presentation.style import format_of
+    from submodel.drawing.style import format_of
     from submodel.report.partition import (
         data_of,
         describe_shares,

@@ -8,9 +8,9 @@ from typing import Annotated, Literal
 
 import typer
 
-from submodel.amounts import parse_capacity
 from submodel.cli.common import AsJson, RunPath, console, make_folder, print_json
-from submodel.errors import Interruption
+from submodel.core.amounts import parse_capacity
+from submodel.core.errors import Interruption
 
 
 def show_command(run: RunPath, as_json: AsJson = False) -> None:

@@ -13,8 +13,8 @@ import typer
 
 from submodel.cli import completion, devices
 from submodel.cli.common import AsJson, ConfigFile, Force, RunPath, SetOptions, print_json, talk
+from submodel.core.errors import ConfigError, Interruption
 from submodel.engines.processes.launch import launch, saying_it_once
-from submodel.errors import ConfigError, Interruption
 
 if TYPE_CHECKING:  # what needs PyTorch is imported where it is used
     from submodel.config import Config
@@ -35,12 +35,12 @@ def _train(
     force: bool = False,
 ) -> None:
     """Train in the folder, show progress, end with the result; a past run goes on."""
+    from submodel.config.engine import choose_engine
+    from submodel.config.findings import findings_of, pass_on, passed_findings
+    from submodel.config.parts import keep_clients
+    from submodel.config.setup import prepare
+    from submodel.core.heap import give_back
     from submodel.engines.processes.group import ProcessGroup, in_process_group
-    from submodel.heap import give_back
-    from submodel.prepare.engine import choose_engine
-    from submodel.prepare.findings import findings_of, pass_on, passed_findings
-    from submodel.prepare.parts import keep_clients
-    from submodel.prepare.setup import prepare
     from submodel.runs.loop import run_rounds
     from submodel.runs.training import Training
 
@@ -85,8 +85,8 @@ def _say(text: str) -> None:
 
 def _dry_run(config: Config, folder: RunFolder, as_json: bool) -> None:
     """Say what a run would take; the folder is not made."""
-    from submodel.prepare.engine import choose_engine
-    from submodel.prepare.setup import prepare
+    from submodel.config.engine import choose_engine
+    from submodel.config.setup import prepare
     from submodel.report.tables import (
         cost_rows,
         evaluation_advice,

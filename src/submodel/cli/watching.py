@@ -11,7 +11,7 @@ import typer
 
 from submodel.cli import completion
 from submodel.cli.common import AsJson, console, print_json
-from submodel.errors import ConfigError, SubmodelError, plain
+from submodel.core.errors import ConfigError, SubmodelError, plain
 from submodel.report.plots.registry import FIGURES, find_figure
 
 _FOLDER = Path("runs")
@@ -57,7 +57,7 @@ def runs_command(
     JSON:
         runs: each with its path, kind, state, rounds, scores, what it trains, traffic and time
     """
-    from submodel.experiments.outline import find_outlines, is_experiment
+    from submodel.comparison.outline import find_outlines, is_experiment
     from submodel.report.listing import ListRow, list_table, rows_of, select_rows, sort_rows
     from submodel.runs.outline import LockTable
 
@@ -236,7 +236,7 @@ def plot_command(
     kind = find_figure(name)
     if not runs:
         raise ConfigError(f"give the folder of a run, as: submodel plot {name} runs/digits")
-    from submodel.presentation.style import DOUBLE, SINGLE, format_of, save_figure
+    from submodel.drawing.style import DOUBLE, SINGLE, format_of, save_figure
 
     path = out or Path(f"{name}.{file_format or 'png'}")
     if file_format is not None and format_of(path) != file_format:

@@ -1,7 +1,10 @@
-"""The configuration: its sections, read, checked, written.
+"""The configuration: its sections, read, checked and written; `prepare` makes a setup of it.
 
-It composes the keys that components declare. They import only `submodel.options`, not this package.
+It composes the keys that components declare. They import only `submodel.core.options`, not this
+package. Importing it does not import PyTorch.
 """
+
+from typing import TYPE_CHECKING
 
 from submodel.config.meaning import differences
 from submodel.config.reading import override, parse, read
@@ -21,6 +24,10 @@ from submodel.config.sections import (
     TrainSection,
 )
 from submodel.config.writing import describe, given_names, keep_comments, to_toml
+from submodel.core.lazy import lazily
+
+if TYPE_CHECKING:
+    from submodel.config.setup import prepare
 
 __all__ = [
     "AxesSection",
@@ -42,6 +49,8 @@ __all__ = [
     "keep_comments",
     "override",
     "parse",
+    "prepare",
     "read",
     "to_toml",
 ]
+__getattr__ = lazily(__name__, {"submodel.config.setup": "prepare"})

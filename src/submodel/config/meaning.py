@@ -16,8 +16,8 @@ from typing import Any
 
 from submodel.config.reading import shorten
 from submodel.config.sections import Config
-from submodel.local.registry import SCHEDULES
-from submodel.options import Section, is_path_key
+from submodel.core.options import Section, is_path_key
+from submodel.tasks.registry import SCHEDULES
 
 CHANGEABLE = (
     "name",
@@ -220,4 +220,4 @@ def _prefix(section: Section, key: str, value: object) -> str | None:
     prefix, colon, _ = value.partition(":")
     if kind is None or not colon or prefix not in kind.prefixes:
         return None
-    return f"{prefix}:" if kind.offers[prefix].argument == "PATH" else None
+    return f"{prefix}:" if kind.entries[prefix].argument == "PATH" else None

@@ -12,9 +12,9 @@ from typing import Any, get_args
 from pydantic import ValidationError
 
 from submodel.config.sections import Config
-from submodel.errors import ConfigError
-from submodel.files import UnreadableError, read_text
-from submodel.options import Section, compose
+from submodel.core.errors import ConfigError
+from submodel.core.files import UnreadableError, read_text
+from submodel.core.options import Section, compose
 
 MOST_BYTES = 2**18  # of a configuration; tomllib reads about a megabyte per second
 MOST_MISTAKES = 50
@@ -78,11 +78,11 @@ def parse(values: Mapping[str, Any]) -> Config:
 
     >>> parse({"clients": {"capacities": [1, 1.5]}, "local": {"lr": "fast"}})
     Traceback (most recent call last):
-    submodel.errors.ConfigError: clients.capacities[1]: 1.5 is not in (0, 1]
+    submodel.core.errors.ConfigError: clients.capacities[1]: 1.5 is not in (0, 1]
     local.lr: 'fast' is not a number
     >>> parse({"scheme": {"name": "random", "windows": 8}})
     Traceback (most recent call last):
-    submodel.errors.ConfigError: scheme.windows: 'random' has no such key; it goes with \
+    submodel.core.errors.ConfigError: scheme.windows: 'random' has no such key; it goes with \
 scheme.name = rolling
     """
     check_bounds(values)

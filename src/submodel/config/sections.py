@@ -10,12 +10,7 @@ from pydantic import Field, WrapValidator, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from submodel.algorithm.registry import PROJECTIONS, RULES, STEPS
-from submodel.data.registry import AUGMENTATIONS, PARTITIONS, SOURCES
-from submodel.engines.registry import ENGINES
-from submodel.local.registry import OPTIMISERS, SCHEDULES
-from submodel.local.schedule import OptimiserState, Precision, StepSchedule
-from submodel.model.registry import MODELS
-from submodel.options import (
+from submodel.core.options import (
     LARGEST,
     Capacity,
     ChoosingSection,
@@ -26,34 +21,38 @@ from submodel.options import (
     Section,
     WithChoices,
 )
-from submodel.plugins import Kind, Offer
+from submodel.core.registry import Entry, Registry
+from submodel.data.registry import AUGMENTATIONS, PARTITIONS, SOURCES
+from submodel.engines.registry import ENGINES
+from submodel.model.registry import MODELS
 from submodel.schemes.registry import SCHEMES
-from submodel.tasks.registry import LOSSES, METRICS, TASKS, AbsentLabels
+from submodel.tasks.registry import LOSSES, METRICS, OPTIMISERS, SCHEDULES, TASKS, AbsentLabels
+from submodel.tasks.schedule import OptimiserState, Precision, StepSchedule
 
 _CLIENTS = 50  # where nothing is said of their number
 
 
-TRACKERS: Kind[object] = Kind(
+TRACKERS: Registry[object] = Registry(
     noun="tracker",
     key="train.trackers",
     group="submodel.trackers",
     wants="a submodel.Callback",
     of_class="submodel.runs.callbacks.callback:Callback",
     with_context=True,
-    offers={
-        "csv": Offer(
+    entries={
+        "csv": Entry(
             "submodel.runs.callbacks.trackers:CsvFile",
             "metrics.csv in the run's folder, a row per round",
         ),
-        "tensorboard": Offer(
+        "tensorboard": Entry(
             "submodel.runs.callbacks.trackers.tensorboard_events:TensorboardEvents",
             "curves in tensorboard/ of the run's folder",
         ),
-        "wandb": Offer(
+        "wandb": Entry(
             "submodel.runs.callbacks.trackers.wandb_run:WandbRun",
             "offline in wandb/, or by WANDB_MODE",
         ),
-        "mlflow": Offer(
+        "mlflow": Entry(
             "submodel.runs.callbacks.trackers.mlflow_run:MlflowRun",
             "a database in mlflow/, or at MLFLOW_TRACKING_URI",
         ),

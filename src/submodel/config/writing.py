@@ -15,9 +15,9 @@ import tomli_w
 
 from submodel.config.reading import TOKEN, items_of, show_value
 from submodel.config.sections import Config
-from submodel.errors import ConfigError
-from submodel.options import Section
-from submodel.plugins import GivenName
+from submodel.core.errors import ConfigError
+from submodel.core.options import Section
+from submodel.core.registry import GivenName
 
 if TYPE_CHECKING:  # a tenth of a second that few commands need
     from tomlkit.container import Container

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from submodel.errors import ConfigError
-from submodel.options import Section
-from submodel.randomness import generator
+from submodel.core.errors import ConfigError
+from submodel.core.options import Section
+from submodel.core.randomness import generator
 
 _PADDING = 4  # pixels on every side, as all published CIFAR tables have it
 

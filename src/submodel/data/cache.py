@@ -25,9 +25,9 @@ from pydantic import TypeAdapter
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
+from submodel.core.errors import DataError, plain
+from submodel.core.files import UnreadableError, parse_typed
 from submodel.data.images import Images, ImageSet
-from submodel.errors import DataError, plain
-from submodel.files import UnreadableError, parse_typed
 
 _NAMES = TypeAdapter(tuple[str, ...])
 _TENSORS = ("train.pixels", "train.labels", "test.pixels", "test.labels")

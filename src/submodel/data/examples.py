@@ -11,11 +11,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from submodel.core.errors import ConfigError, DataError
+from submodel.core.randomness import generator
 from submodel.data.facts import Owners, TableFacts, TextFacts
 from submodel.data.parts import are_labels, count_classes, is_hub_part, read_part
-from submodel.errors import ConfigError, DataError
 from submodel.model.inputs import Inputs, columns, count_rows, first_column, take_rows
-from submodel.randomness import generator
 
 
 @dataclass(frozen=True, repr=False)

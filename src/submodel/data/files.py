@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from safetensors import safe_open
 from torch import Tensor
 
-from submodel.errors import ConfigError, DataError, SubmodelError, plain
+from submodel.core.errors import ConfigError, DataError, SubmodelError, plain
 
 _UNPACKERS: Mapping[bytes, Callable[[Path], Any]] = {
     b"\x1f\x8b": gzip.open,
@@ -240,7 +240,7 @@ def check_encoding(encoding: str) -> None:
 
     >>> check_encoding("rot13")
     Traceback (most recent call last):
-    submodel.errors.ConfigError: data.encoding: 'rot13' is not an encoding of text, as 'utf-8' is
+    submodel.core.errors.ConfigError: data.encoding: 'rot13' is not an encoding of text, ...
     """
     try:
         "".encode(encoding)

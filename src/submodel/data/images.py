@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
+from submodel.core.errors import DataError, SubmodelError, plain
 from submodel.data.examples import About, Dataset, choose_balanced, dataset
-from submodel.errors import DataError, SubmodelError, plain
 
 Pixels = NDArray[np.uint8]
 Labels = NDArray[np.int64]

@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from submodel.core.errors import ConfigError, refuse
+from submodel.core.options import Count, Positive, Section
+from submodel.core.randomness import generator
 from submodel.data.facts import Owners
-from submodel.errors import ConfigError, refuse
-from submodel.options import Count, Positive, Section
-from submodel.randomness import generator
 
 Positions = NDArray[np.int64]
 _MOST_SAID = 5

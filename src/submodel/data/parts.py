@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from submodel.errors import DataError
+from submodel.core.errors import DataError
 from submodel.model.inputs import Inputs, as_tensors, columns, map_inputs
 
 _MOST_CLASSES = 10_000_000  # more are numbers of another kind: identifiers, seconds, prices

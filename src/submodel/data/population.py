@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from submodel.randomness import generator, permute_index
+from submodel.core.randomness import generator, permute_index
 
 Sampling = Literal["uniform", "cyclic", "shuffled-cyclic"]
 _ONE_IN = 10  # clients that keep out of training, to try what was trained

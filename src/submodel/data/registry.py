@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from submodel.plugins import Kind, Offer
+from submodel.core.registry import Entry, Registry
 
 if TYPE_CHECKING:
     from submodel.data.augmentations import Augmentation
@@ -13,68 +13,68 @@ if TYPE_CHECKING:
     from submodel.data.text.tokens import Tokeniser
 
 
-SOURCES: Kind[Dataset] = Kind(
+SOURCES: Registry[Dataset] = Registry(
     noun="data source",
     key="data.name",
     group="submodel.data",
     wants="a submodel.Dataset, nor a pair of its parts, training and test",
     of_class="submodel.data.examples:Dataset",
     adapt="submodel.data.examples:as_dataset",
-    offers={
-        "digits": Offer("submodel.data.sources.digits:Digits", "scikit-learn's 1,797 images"),
-        "cifar10": Offer("submodel.data.sources.cifar:Cifar10"),
-        "cifar100": Offer("submodel.data.sources.cifar:Cifar100"),
-        "mnist": Offer("submodel.data.sources.mnist:Mnist", "70,000 digits of 28 x 28"),
-        "fashion-mnist": Offer(
+    entries={
+        "digits": Entry("submodel.data.sources.digits:Digits", "scikit-learn's 1,797 images"),
+        "cifar10": Entry("submodel.data.sources.cifar:Cifar10"),
+        "cifar100": Entry("submodel.data.sources.cifar:Cifar100"),
+        "mnist": Entry("submodel.data.sources.mnist:Mnist", "70,000 digits of 28 x 28"),
+        "fashion-mnist": Entry(
             "submodel.data.sources.mnist:FashionMnist", "clothes, in the shape of mnist"
         ),
-        "csv": Offer(
+        "csv": Entry(
             "submodel.data.sources.table:Table", "columns, a target, perhaps clients", "PATH"
         ),
-        "parquet": Offer("submodel.data.sources.table:Table", "likewise", "PATH"),
-        "hf": Offer(
+        "parquet": Entry("submodel.data.sources.table:Table", "likewise", "PATH"),
+        "hf": Entry(
             "submodel.data.sources.hub:Hub",
             "of the Hugging Face hub: images, a column of texts, or a table",
             "NAME",
         ),
-        "folder": Offer(
+        "folder": Entry(
             "submodel.data.sources.folder:Folder",
             "train/CLASS/*.png and test/CLASS/*.png, or CLASS/*.png",
             "PATH",
         ),
-        "text": Offer(
+        "text": Entry(
             "submodel.data.sources.text:Text",
             "a file; a folder, each file a client; a column of .csv, .jsonl, .parquet",
             "PATH",
         ),
-        "shakespeare": Offer(
+        "shakespeare": Entry(
             "submodel.data.sources.shakespeare:Shakespeare", "by speaking role, as text"
         ),
-        "own": Offer("submodel.data.sources:OwnDataset", is_hidden=True),
+        "own": Entry("submodel.data.sources:OwnDataset", is_hidden=True),
     },
 )
 
 _TOKENISER = ("vocabulary", "byte_lengths", "encode", "decode", "to_json")
-TOKENS: Kind[Tokeniser] = Kind(
+TOKENS: Registry[Tokeniser] = Registry(
     noun="tokeniser",
     key="data.tokens",
     group="submodel.tokens",
     wants=f"a tokeniser: an object with {', '.join(_TOKENISER)}",
     members=_TOKENISER,
     with_context=True,
-    offers={
-        "bytes": Offer("submodel.data.text.tokens:ByteTokens", "256 values"),
-        "characters": Offer(
+    entries={
+        "bytes": Entry("submodel.data.text.tokens:ByteTokens", "256 values"),
+        "characters": Entry(
             "submodel.data.text.tokens:CharacterTokens",
             "those of the training part; any that it has once, or not at all, are one token",
         ),
-        "bpe": Offer("submodel.data.text.tokens:BpeTokens", "byte pairs of the training part"),
-        "file": Offer("submodel.data.text.tokens:FileTokens", "a tokenizer.json", "PATH"),
+        "bpe": Entry("submodel.data.text.tokens:BpeTokens", "byte pairs of the training part"),
+        "file": Entry("submodel.data.text.tokens:FileTokens", "a tokenizer.json", "PATH"),
     },
 )
 
 
-PARTITIONS: Kind[Partition] = Kind(
+PARTITIONS: Registry[Partition] = Registry(
     noun="partition",
     key="data.partition",
     group="submodel.partitions",
@@ -82,32 +82,32 @@ PARTITIONS: Kind[Partition] = Kind(
     members=("size", "indices"),
     adapt="submodel.data.partitions:as_partition",
     with_context=True,
-    offers={
-        "auto": Offer(
+    entries={
+        "auto": Entry(
             "submodel.data.partitions:PartitionOfData",
             "natural where the data names clients, labels where it has any, else iid",
         ),
-        "iid": Offer("submodel.data.partitions:Iid", "equal random parts"),
-        "labels": Offer("submodel.data.partitions:ByLabel", "L labels per client, equal shards"),
-        "dirichlet": Offer("submodel.data.partitions:Dirichlet", "each label split by Dir(alpha)"),
-        "natural": Offer(
+        "iid": Entry("submodel.data.partitions:Iid", "equal random parts"),
+        "labels": Entry("submodel.data.partitions:ByLabel", "L labels per client, equal shards"),
+        "dirichlet": Entry("submodel.data.partitions:Dirichlet", "each label split by Dir(alpha)"),
+        "natural": Entry(
             "submodel.data.partitions:Natural", "a role, file or column value is a client"
         ),
-        "own": Offer("submodel.data.partitions:ClientLists", is_hidden=True),
-        "flwr": Offer("submodel.data.partitions:Flower", "a partitioner of flwr-datasets"),
+        "own": Entry("submodel.data.partitions:ClientLists", is_hidden=True),
+        "flwr": Entry("submodel.data.partitions:Flower", "a partitioner of flwr-datasets"),
     },
 )
 
-AUGMENTATIONS: Kind[Augmentation] = Kind(
+AUGMENTATIONS: Registry[Augmentation] = Registry(
     noun="augmentation",
     key="data.augment",
     group="submodel.augmentations",
     wants="an augmentation: a function of (examples, generator)",
     is_function=True,
-    offers={
-        "crop": Offer(
+    entries={
+        "crop": Entry(
             "submodel.data.augmentations:Crop", "shifted by up to 4 pixels, padded with black"
         ),
-        "flip": Offer("submodel.data.augmentations:Flip", "mirrored, every second on average"),
+        "flip": Entry("submodel.data.augmentations:Flip", "mirrored, every second on average"),
     },
 )

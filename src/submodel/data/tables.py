@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from submodel.core.errors import ConfigError, DataError, SubmodelError, plain
+from submodel.core.extras import needs_extra
 from submodel.data.facts import ColumnCode, Missing
 from submodel.data.files import read_decoded
-from submodel.errors import ConfigError, DataError, SubmodelError, plain
-from submodel.extras import needs_extra
 
 _MOST_WORDS = 100  # different ones in a column that becomes as many columns of 0 and 1
 _EMPTY = ("", "na", "nan", "null", "none")

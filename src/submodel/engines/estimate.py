@@ -8,7 +8,6 @@ from functools import cached_property, lru_cache
 
 from submodel.algorithm.execution import Bundle
 from submodel.algorithm.types import Assignment, Setup
-from submodel.local.training import batch_length, count_steps
 from submodel.model.budget import activation_bytes
 from submodel.model.build import tensors_of
 from submodel.model.cost import BACKWARD, CostModel
@@ -16,6 +15,7 @@ from submodel.model.cut import Cut, count_values, prefix_cut
 from submodel.model.travel import size_in_bytes
 from submodel.schemes import Draw, Static
 from submodel.schemes.draw import draw_coordinates
+from submodel.tasks.training import batch_length, count_steps
 
 
 @dataclass(frozen=True)

@@ -15,13 +15,13 @@ import torch
 from torch import Tensor, nn
 
 from submodel.algorithm.types import Setup, Task
+from submodel.core.errors import DataError
+from submodel.core.randomness import seeded
 from submodel.engines.estimate import Estimate
-from submodel.errors import DataError
-from submodel.local.training import LocalWork, batch_length, batches_per_pass
 from submodel.model.axes.forward import innermost
 from submodel.model.build import build_module
 from submodel.model.inputs import Inputs, call, map_inputs, take_rows
-from submodel.randomness import seeded
+from submodel.tasks.training import LocalWork, batch_length, batches_per_pass
 
 _MOST_CLIENTS = 10_000
 """So many are looked at before the first round: everyone, or those who will train first."""

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from submodel.plugins import Kind, Offer
+from submodel.core.registry import Entry, Registry
 
 if TYPE_CHECKING:
     from submodel.algorithm.execution import Engine
 
-ENGINES: Kind[Engine] = Kind(
+ENGINES: Registry[Engine] = Registry(
     noun="engine",
     key="engine.name",
     group="submodel.engines",
     wants="an engine: an object with bundles(assignments) and run(tasks)",
     members=("bundles", "run"),
     with_context=True,
-    offers={
-        "auto": Offer(
+    entries={
+        "auto": Entry(
             "submodel.engines.select:Processes", "several processes for more than a minute of work"
         ),
-        "local": Offer("submodel.engines.select:Local", "this process"),
-        "torchrun": Offer("submodel.engines.select:Processes", "several, here or on many machines"),
-        "flower": Offer("submodel.engines.select:Devices", "real devices, by submodel serve"),
+        "local": Entry("submodel.engines.select:Local", "this process"),
+        "torchrun": Entry("submodel.engines.select:Processes", "several, here or on many machines"),
+        "flower": Entry("submodel.engines.select:Devices", "real devices, by submodel serve"),
     },
 )

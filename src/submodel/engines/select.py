@@ -13,9 +13,9 @@ from pydantic import Field
 
 from submodel.algorithm.execution import Engine
 from submodel.algorithm.types import Scorer, Setup, plain_scorer
+from submodel.core.options import Count, Section
 from submodel.engines.batched.engine import BatchedEngine
 from submodel.engines.serial import SerialEngine
-from submodel.options import Count, Section
 
 __all__ = ["Devices", "EngineContext", "Local", "Processes", "native_refusal", "scorer_of"]
 

@@ -10,17 +10,17 @@ from torch import nn
 
 from submodel.algorithm.execution import Bundle
 from submodel.algorithm.types import Assignment, Setup, Task, Update
+from submodel.core.randomness import default_generators, key, seeded
 from submodel.engines.device import move, place_examples
 from submodel.engines.estimate import Estimate
 from submodel.engines.lone import FAILURES, explain_failure
-from submodel.local.training import Step, batches, plain_step, train_module
 from submodel.model.build import build_module, fill_local, load, load_local, tensors_of, to_device
 from submodel.model.cut import Cut
 from submodel.model.norm import set_rate
-from submodel.randomness import default_generators, key, seeded
 from submodel.schemes.base import Client
 from submodel.schemes.unbiased import scaled_step
 from submodel.tasks.loss import CountingLoss, MaskedCrossEntropy, smoothing_of
+from submodel.tasks.training import Step, batches, plain_step, train_module
 
 _KEPT_MODULES, _KEPT_VALUES = 16, 1 << 24
 

@@ -23,10 +23,21 @@ from torch import Tensor, nn
 from submodel.algorithm.evaluation import moments_of
 from submodel.algorithm.types import Model, Setup, Task
 from submodel.config import Config
+from submodel.config.findings import identify, logits_of, select_outputs
+from submodel.config.fit import cross_entropy_options
+from submodel.config.objective import make_task
+from submodel.config.parts import (
+    as_low_rank,
+    assemble_setup,
+    find_axes,
+    make_module,
+    make_scheme,
+    only_cut_ranks,
+)
+from submodel.core.errors import ConfigError, PlanError, SubmodelError, plain
 from submodel.data import Dataset, Examples
 from submodel.engines.device import own_device
 from submodel.engines.serial import SerialEngine
-from submodel.errors import ConfigError, PlanError, SubmodelError, plain
 from submodel.federation.facts import Facts, keep_encoding, read_briefing, receive_encoding
 from submodel.federation.memory import (
     COPIES,
@@ -55,17 +66,6 @@ from submodel.model.build import build_module, fill_local, load, skeleton, tenso
 from submodel.model.inputs import first_column
 from submodel.model.meta import Shapes
 from submodel.model.norm import pool_moments
-from submodel.prepare.findings import identify, logits_of, select_outputs
-from submodel.prepare.fit import cross_entropy_options
-from submodel.prepare.objective import make_task
-from submodel.prepare.parts import (
-    as_low_rank,
-    assemble_setup,
-    find_axes,
-    make_module,
-    make_scheme,
-    only_cut_ranks,
-)
 
 _log = logging.getLogger(__name__)
 Label = Annotated[int, Field(ge=0, lt=1 << 53)]

@@ -17,7 +17,7 @@ from torch import nn
 from submodel.algorithm.execution import Bundle
 from submodel.algorithm.types import Assignment, Failure, Outcome, Task
 from submodel.config import Config
-from submodel.errors import plain
+from submodel.core.errors import plain
 from submodel.federation.post import MessageKind, Post, Reply, growing_pauses
 from submodel.federation.roster import Roster
 from submodel.federation.wire import (

@@ -22,17 +22,17 @@ import torch
 from torch import Tensor, nn
 
 from submodel.config import Config, parse, to_toml
+from submodel.config.findings import context_of, selection_of
+from submodel.core.errors import ConfigError, DataError, plain
+from submodel.core.files import UnreadableError, read_text
 from submodel.data import Dataset
 from submodel.data.cache import cache_folder
 from submodel.data.examples import About, Examples
 from submodel.data.facts import TableFacts, TextFacts
 from submodel.data.sources import Encoding
-from submodel.errors import ConfigError, DataError, plain
 from submodel.federation.wire import PositiveInteger, WireError, read_as
-from submodel.files import UnreadableError, read_text
 from submodel.model.inputs import Inputs, columns, first_column, from_columns
 from submodel.model.zoo import ModelContext
-from submodel.prepare.findings import context_of, selection_of
 
 _MOST_BYTES = 1 << 25
 """Of an encoding, as it travels."""

@@ -10,9 +10,9 @@ import psutil
 import torch
 
 from submodel.algorithm.types import Setup
-from submodel.amounts import si
 from submodel.config import Config
-from submodel.errors import ConfigError
+from submodel.core.amounts import si
+from submodel.core.errors import ConfigError
 from submodel.model.budget import Budget
 from submodel.model.inputs import Inputs
 

@@ -22,8 +22,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from submodel.algorithm.types import PartitionedClients
-from submodel.amounts import si
 from submodel.config import Config, DataSection, override, parse
+from submodel.config.objective import apply_task, make_task
+from submodel.config.parts import load_data, split_data
+from submodel.core.amounts import si
+from submodel.core.errors import ConfigError, DataError, plain
+from submodel.core.options import compose
 from submodel.data import Dataset, Examples
 from submodel.data.cache import cache_folder
 from submodel.data.files import ArrayShapes, read_arrays
@@ -34,13 +38,9 @@ from submodel.data.sources import Encoding, SourceContext
 from submodel.data.sources.folder import classes_in, images_in, open_image
 from submodel.data.tables import TABLES
 from submodel.data.text.streams import visible_files
-from submodel.errors import ConfigError, DataError, plain
 from submodel.federation.facts import Facts
 from submodel.federation.memory import free_memory
 from submodel.model.inputs import columns, from_columns
-from submodel.options import compose
-from submodel.prepare.objective import apply_task, make_task
-from submodel.prepare.parts import load_data, split_data
 
 ColumnShapes = Mapping[str, tuple[int, ...]]
 """Of all rows of every column of the inputs, by name."""
@@ -51,7 +51,7 @@ def check_shapes(x: ColumnShapes, y: tuple[int, ...], facts: Facts) -> None:
 
     >>> check_shapes({"": (4, 3)}, (4,), Facts((2,), "float32", 3, (), (), ()))
     Traceback (most recent call last):
-    submodel.errors.DataError: inputs of (3,), but the run's are (2,)
+    submodel.core.errors.DataError: inputs of (3,), but the run's are (2,)
     """
     expected_columns = {column.name: column for column in facts.input_columns}
     if x.keys() != expected_columns.keys():

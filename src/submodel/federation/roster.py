@@ -19,11 +19,11 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from submodel.errors import CheckpointError, SubmodelError, plain
+from submodel.core.errors import CheckpointError, SubmodelError, plain
+from submodel.core.files import UnreadableError, read_typed, write_text
 from submodel.federation.device import Report
 from submodel.federation.post import Post, growing_pauses
 from submodel.federation.wire import Limits, Parcel, WireError
-from submodel.files import UnreadableError, read_typed, write_text
 
 _log = logging.getLogger(__name__)
 _PATIENCE = 120.0  # seconds that a device has to say who it is

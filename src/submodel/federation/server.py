@@ -16,9 +16,10 @@ from torch import Tensor
 
 from submodel.algorithm.types import Assignment, Failure, Model, Present, Setup, Task
 from submodel.config import Config
+from submodel.config.objective import settle
+from submodel.core.errors import SubmodelError, plain, refuse
 from submodel.data import Dataset, Examples
 from submodel.engines.lone import Singles
-from submodel.errors import SubmodelError, plain, refuse
 from submodel.federation.device import Report
 from submodel.federation.engine import DeviceEngine
 from submodel.federation.facts import Facts, briefing, encoding_head
@@ -29,7 +30,6 @@ from submodel.model.axes.declare import axes_fingerprint
 from submodel.model.build import tensors_of
 from submodel.model.cut import Cut, count_values, gather, prefix_cut
 from submodel.model.norm import StaticBatchNorm
-from submodel.prepare.objective import settle
 from submodel.runs.training import Training
 from submodel.schemes.base import sends_masks
 

@@ -40,15 +40,15 @@ from submodel.algorithm.packing import (
 )
 from submodel.algorithm.tally import element_size
 from submodel.algorithm.types import Assignment, Setup, Task, Update
-from submodel.errors import PlanError, SubmodelError, plain
-from submodel.local.optimisers import Sgd
-from submodel.local.schedule import Precision
-from submodel.local.training import LocalWork
+from submodel.core.errors import PlanError, SubmodelError, plain
 from submodel.model.axes.layout import Indices
 from submodel.model.build import local_of, tensors_of
 from submodel.model.cut import CoordinateCut, Cut, PlannedCut, Tensors, UnitCut, read_runs, runs
 from submodel.model.travel import EVERYTHING, Travel
 from submodel.runs.checkpoint import model_sha256
+from submodel.tasks.optimisers import Sgd
+from submodel.tasks.schedule import Precision
+from submodel.tasks.training import LocalWork
 
 VERSION = 2
 _HEAD = "submodel"
@@ -433,7 +433,7 @@ def update_limits(task: Task, transport: Transport, travel: Travel = EVERYTHING)
     ``travel``: what of them comes back.
 
     >>> import torch
-    >>> from submodel.local.training import LocalWork
+    >>> from submodel.tasks.training import LocalWork
     >>> from submodel.model.cut import CoordinateCut
     >>> cut = CoordinateCut({"w": torch.arange(9) < 5})
     >>> task = Task(Assignment(0, 0, 1), cut, {"w": torch.ones(9)}, LocalWork(0.1), None)

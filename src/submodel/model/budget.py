@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from submodel.amounts import si
+from submodel.core.amounts import si
+from submodel.core.randomness import seeded
 from submodel.model.axes import Axes
 from submodel.model.axes.forward import run
 from submodel.model.cost import BACKWARD, CostModel
@@ -18,7 +19,6 @@ from submodel.model.cut import UnitCut, prefix_cut
 from submodel.model.inputs import Inputs
 from submodel.model.meta import Shapes
 from submodel.model.travel import travel_of
-from submodel.randomness import seeded
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch._ops import HigherOrderOperator, OpOverload
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
-from submodel.errors import SubmodelError
+from submodel.core.errors import SubmodelError
 from submodel.model.axes import Axes
 from submodel.model.axes.forward import isolate, run, tensors_in
 from submodel.model.axes.keep import DispatchMode

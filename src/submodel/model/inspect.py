@@ -13,7 +13,9 @@ import torch
 from pydantic import ValidationError
 from torch import nn
 
-from submodel.errors import ConfigError, SubmodelError
+from submodel.core.errors import ConfigError, SubmodelError
+from submodel.core.options import FreeOptions
+from submodel.core.registry import is_path
 from submodel.model.axes import Axes, trace
 from submodel.model.axes.layout import Layout
 from submodel.model.build import skeleton
@@ -21,8 +23,6 @@ from submodel.model.cost import count_flops, on_meta
 from submodel.model.inputs import Inputs
 from submodel.model.registry import MODELS
 from submodel.model.zoo import ModelContext
-from submodel.options import FreeOptions
-from submodel.plugins import is_path
 
 _BATCH = 2
 

@@ -13,7 +13,7 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor, nn
 
-from submodel.errors import SubmodelError
+from submodel.core.errors import SubmodelError
 from submodel.model.inputs import Inputs, call
 
 Source = Literal["clients", "test_batch"]

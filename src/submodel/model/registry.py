@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from submodel.plugins import Kind, Offer
+from submodel.core.registry import Entry, Registry
 
 if TYPE_CHECKING:
     from torch import nn
 
 
-MODELS: Kind[nn.Module] = Kind(
+MODELS: Registry[nn.Module] = Registry(
     noun="model",
     key="model.name",
     group="submodel.models",
@@ -19,12 +19,12 @@ MODELS: Kind[nn.Module] = Kind(
     adapt="submodel.model.zoo.hugging_face:as_module",
     stand_in="submodel.model.zoo.hugging_face:as_component",
     takes_objects=False,  # a module is given as the model itself, not as its name
-    offers={
-        "mlp": Offer("submodel.model.zoo.images:Mlp"),
-        "cnn": Offer("submodel.model.zoo.images:Cnn"),
-        "preresnet18": Offer("submodel.model.zoo.images:PreResNet18"),
-        "preresnet34": Offer("submodel.model.zoo.images:PreResNet34"),
-        "gpt": Offer("submodel.model.zoo.gpt:Gpt", "for sequences of tokens"),
-        "own": Offer("submodel.model.zoo.hugging_face:OwnModel", is_hidden=True),
+    entries={
+        "mlp": Entry("submodel.model.zoo.images:Mlp"),
+        "cnn": Entry("submodel.model.zoo.images:Cnn"),
+        "preresnet18": Entry("submodel.model.zoo.images:PreResNet18"),
+        "preresnet34": Entry("submodel.model.zoo.images:PreResNet34"),
+        "gpt": Entry("submodel.model.zoo.gpt:Gpt", "for sequences of tokens"),
+        "own": Entry("submodel.model.zoo.hugging_face:OwnModel", is_hidden=True),
     },
 )

@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from submodel.errors import ConfigError, refuse
+from submodel.core.errors import ConfigError, refuse
 
 _FILE = "model.safetensors"
 _MOST_SHOWN = 5

@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from submodel.algorithm.types import Assignment
+from submodel.core.randomness import generator
 from submodel.model.axes.declare import pack_units
 from submodel.model.inspect import ModelLayer
-from submodel.randomness import generator
 from submodel.report.holdings import HoldingsSource, source_of
 
 _LEAST_ROUNDS, _MOST_ROUNDS = 8, 240

@@ -7,9 +7,9 @@ from collections.abc import Hashable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from submodel.comparison.records import COMPARISON_FILE, record_files
 from submodel.config.meaning import CHANGEABLE
-from submodel.errors import plain
-from submodel.experiments.records import COMPARISON_FILE, record_files
+from submodel.core.errors import plain
 from submodel.runs.folder import is_run
 
 Kind = Literal["run", "comparison", "records", "runs"]

@@ -15,13 +15,13 @@ from submodel.algorithm.rounds import assign
 from submodel.algorithm.tally import Holdings
 from submodel.algorithm.types import Assignment
 from submodel.config import Config
+from submodel.config.parts import make_population
+from submodel.core.errors import SubmodelError
 from submodel.data import Population
 from submodel.data.cache import without_fetching
-from submodel.errors import SubmodelError
 from submodel.model.axes import Axes
 from submodel.model.axes.declare import unpack_units
 from submodel.model.inspect import describe_layers
-from submodel.prepare.parts import make_population
 from submodel.runs.folder import RunFolder
 from submodel.runs.holdings_file import ModelOutline, read_holdings, read_model_outline
 from submodel.runs.training import Material

@@ -14,9 +14,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from submodel.amounts import duration, si
-from submodel.errors import ConfigError, plain
-from submodel.experiments.outline import ExperimentOutline
+from submodel.comparison.outline import ExperimentOutline
+from submodel.core.amounts import duration, si
+from submodel.core.errors import ConfigError, plain
 from submodel.runs.outline import RunOutline
 
 STATE_STYLES = {"running": "green", "stopped": "yellow", "finished": "", "failed": "red"}

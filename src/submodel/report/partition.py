@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 
 from submodel.config import Config
 from submodel.config.meaning import paths_in
+from submodel.config.parts import load_data, settle_clients, split_data
+from submodel.core.errors import ConfigError, DataError
 from submodel.data import Dataset, Partition
 from submodel.data.cache import without_fetching
 from submodel.data.examples import hold_out
-from submodel.errors import ConfigError, DataError
+from submodel.drawing.style import DOUBLE, SINGLE, save_figure
 from submodel.model.inputs import first_column
-from submodel.prepare.parts import load_data, settle_clients, split_data
-from submodel.presentation.style import DOUBLE, SINGLE, save_figure
 from submodel.report.plots.series import MOST_CLIENTS, LabelShares
 from submodel.runs.data_record import data_differences, read_record
 from submodel.runs.folder import RunFolder

@@ -11,13 +11,13 @@ from rich.table import Table
 from torch import nn
 
 from submodel.algorithm.types import Setup
-from submodel.amounts import duration, si
+from submodel.core.amounts import duration, si
+from submodel.core.tables import text_table
 from submodel.model.axes import Axes
 from submodel.model.cost import BACKWARD, CostModel
 from submodel.model.cut import WHOLE, Cut, prefix_cut
 from submodel.model.inputs import Inputs
 from submodel.model.travel import travel_of
-from submodel.presentation.tables import text_table
 from submodel.report.listing import score_text
 from submodel.schemes import Draw, Static
 from submodel.schemes.draw import draw_coordinates

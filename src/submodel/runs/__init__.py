@@ -2,10 +2,10 @@
 
 from typing import TYPE_CHECKING
 
-from submodel.lazy import lazily
+from submodel.core.lazy import lazily
 
 if TYPE_CHECKING:
-    from submodel.errors import Interruption
+    from submodel.core.errors import Interruption
     from submodel.runs.callbacks.callback import Callback
     from submodel.runs.callbacks.trackers import TrackerContext
     from submodel.runs.metrics import Metrics
@@ -19,7 +19,7 @@ __getattr__ = lazily(
     {
         "submodel.runs.callbacks.callback": "Callback",
         "submodel.runs.callbacks.trackers": "TrackerContext",
-        "submodel.errors": "Interruption",
+        "submodel.core.errors": "Interruption",
         "submodel.runs.metrics": "Metrics",
         "submodel.runs.training": "Training",
     },

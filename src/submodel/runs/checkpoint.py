@@ -29,8 +29,8 @@ from submodel.algorithm.types import State
 from submodel.config import Config, override, parse, to_toml
 from submodel.config.meaning import fingerprint, refusals
 from submodel.config.reading import MOST_BYTES, read_toml, without_unused
-from submodel.errors import CheckpointError, ConfigError, plain
-from submodel.files import UnreadableError, flush, read_text, read_typed, write_text
+from submodel.core.errors import CheckpointError, ConfigError, plain
+from submodel.core.files import UnreadableError, flush, read_text, read_typed, write_text
 from submodel.runs.data_record import Fingerprints, bytes_of, describe_differences
 
 _FOLDERS_TO_KEEP = 2

@@ -25,23 +25,10 @@ from torch import Tensor, nn
 
 from submodel.algorithm.types import Model, PartitionedClients, Setup
 from submodel.config import Config
-from submodel.config.reading import shorten
-from submodel.data import Dataset
-from submodel.data.examples import About, Examples
-from submodel.data.facts import TableFacts, TextFacts
-from submodel.data.partitions import ClientLists, Unsplit
-from submodel.errors import ConfigError, SubmodelError
-from submodel.files import UnreadableError, read_typed, write_text
-from submodel.model.axes.declare import axes_fingerprint, from_json, to_json
-from submodel.model.build import tensors_of
-from submodel.model.cut import cut_digest
-from submodel.model.inputs import columns, first_column, from_columns
-from submodel.model.zoo import ModelContext
-from submodel.plugins import is_path
-from submodel.prepare.findings import Selector, context_of, logits_of, select_outputs, selection_of
-from submodel.prepare.fit import cross_entropy_options
-from submodel.prepare.objective import make_task, settle
-from submodel.prepare.parts import (
+from submodel.config.findings import Selector, context_of, logits_of, select_outputs, selection_of
+from submodel.config.fit import cross_entropy_options
+from submodel.config.objective import make_task, settle
+from submodel.config.parts import (
     as_low_rank,
     assemble_setup,
     make_module,
@@ -49,6 +36,19 @@ from submodel.prepare.parts import (
     settle_natural,
     take_share,
 )
+from submodel.config.reading import shorten
+from submodel.core.errors import ConfigError, SubmodelError
+from submodel.core.files import UnreadableError, read_typed, write_text
+from submodel.core.registry import is_path
+from submodel.data import Dataset
+from submodel.data.examples import About, Examples
+from submodel.data.facts import TableFacts, TextFacts
+from submodel.data.partitions import ClientLists, Unsplit
+from submodel.model.axes.declare import axes_fingerprint, from_json, to_json
+from submodel.model.build import tensors_of
+from submodel.model.cut import cut_digest
+from submodel.model.inputs import columns, first_column, from_columns
+from submodel.model.zoo import ModelContext
 from submodel.runs.folder import RunFolder
 from submodel.runs.training import Training
 from submodel.tasks.loss import Loss

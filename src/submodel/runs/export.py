@@ -29,14 +29,14 @@ from submodel.algorithm.evaluation import assemble_module
 from submodel.algorithm.score import Score, score
 from submodel.algorithm.types import State
 from submodel.config import Config
-from submodel.errors import SubmodelError
+from submodel.config.findings import without_selection
+from submodel.core.errors import SubmodelError
 from submodel.model.build import tensors_of
 from submodel.model.cut import UnitCut
 from submodel.model.inputs import Inputs, arguments, call, take_rows
 from submodel.model.norm import as_batch_norm
 from submodel.model.zoo import fold_adapters
 from submodel.model.zoo.low_rank import AdapterLayer, adapters_of, is_transposed
-from submodel.prepare.findings import without_selection
 from submodel.runs.checkpoint import model_sha256
 from submodel.runs.fitted import FittedModel
 from submodel.runs.folder import RunFolder

@@ -16,8 +16,8 @@ from safetensors.torch import load_file
 from typing_extensions import TypedDict
 
 from submodel.algorithm.types import Setup
-from submodel.errors import SubmodelError
-from submodel.files import UnreadableError, read_typed, write_text
+from submodel.core.errors import SubmodelError
+from submodel.core.files import UnreadableError, read_typed, write_text
 from submodel.model.cut import Tensors, UnitCut, gather
 from submodel.runs.checkpoint import model_sha256, write_tensors
 from submodel.runs.folder import RunFolder

@@ -21,13 +21,12 @@ from submodel.algorithm.score import Score, score
 from submodel.algorithm.server import Plain
 from submodel.algorithm.types import Setup, State
 from submodel.config import Config
+from submodel.config.engine import make_engine
+from submodel.core.errors import ConfigError, Interruption
 from submodel.data import Examples
 from submodel.data.population import AblePopulation, able_clients
-from submodel.errors import ConfigError, Interruption
-from submodel.local.schedule import Constant
 from submodel.model.cost import CostModel
 from submodel.model.cut import WHOLE, Cut, Tensors, UnitCut, prefix_cut
-from submodel.prepare.engine import make_engine
 from submodel.runs import checkpoint
 from submodel.runs.callbacks import OnRound
 from submodel.runs.callbacks.progress import show_progress
@@ -38,6 +37,7 @@ from submodel.runs.training import Training
 from submodel.schemes.base import Draw
 from submodel.schemes.draw import draw_units
 from submodel.schemes.ordered import RankedUnits, rank_by_size, rank_first
+from submodel.tasks.schedule import Constant
 
 _ONE_IN = 4  # rounds of the run that a fit takes by default
 _MOST_CLIENTS = 100  # that try the candidates where none keeps out of training

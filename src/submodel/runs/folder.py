@@ -17,8 +17,15 @@ from typing_extensions import TypedDict
 from submodel.config import Config, keep_comments, read, to_toml
 from submodel.config.meaning import PLACE_KEYS, differences, located, paths_in
 from submodel.config.reading import MOST_BYTES
-from submodel.errors import Interruption, SubmodelError, plain
-from submodel.files import JsonNumber, UnreadableError, flush, read_text, read_typed, write_text
+from submodel.core.errors import Interruption, SubmodelError, plain
+from submodel.core.files import (
+    JsonNumber,
+    UnreadableError,
+    flush,
+    read_text,
+    read_typed,
+    write_text,
+)
 from submodel.runs.metrics import Lines, Metrics, describe_damage
 
 _MOST_SUMMARY, _MOST_SCORES, _LONGEST_PATH = 2**20, 2**26, 2**16  # bytes

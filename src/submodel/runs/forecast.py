@@ -23,11 +23,10 @@ from submodel.algorithm.execution import Bundle
 from submodel.algorithm.rounds import initial_state
 from submodel.algorithm.tally import Tally
 from submodel.algorithm.types import Assignment, Setup, State
+from submodel.core.errors import SubmodelError
+from submodel.core.extras import MissingExtraError
+from submodel.core.heap import give_back, large_blocks_apart
 from submodel.engines.estimate import Estimate
-from submodel.errors import SubmodelError
-from submodel.extras import MissingExtraError
-from submodel.heap import give_back, large_blocks_apart
-from submodel.local.optimisers import kept_copies
 from submodel.model.budget import Budget
 from submodel.model.build import can_release
 from submodel.model.cost import CostModel
@@ -45,6 +44,7 @@ from submodel.runs.forecast_trials import (
 from submodel.runs.metrics import Metrics, round_line
 from submodel.runs.training import Training
 from submodel.schemes.base import sends_masks
+from submodel.tasks.optimisers import kept_copies
 
 _SCORES = {"test_loss": 1.0, "test_accuracy": 0.5}
 _NAMES = {"gather": "gathering", "merge": "merging"}

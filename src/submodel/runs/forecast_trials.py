@@ -23,6 +23,7 @@ from submodel.algorithm.rounds import OneModel, plan, step
 from submodel.algorithm.score import BATCH
 from submodel.algorithm.tally import RoundReport, Tally
 from submodel.algorithm.types import Assignment, Outcome, Setup, State, Task
+from submodel.config.engine import make_engine
 from submodel.engines.estimate import Estimate
 from submodel.engines.processes.group import deal
 from submodel.model.cost import CostModel
@@ -30,7 +31,6 @@ from submodel.model.cut import WHOLE
 from submodel.model.inputs import call, map_inputs, take_rows
 from submodel.model.norm import Statistics, needs_calibration
 from submodel.model.travel import size_in_bytes
-from submodel.prepare.engine import make_engine
 from submodel.runs.scoring import scored_parts, scores
 from submodel.runs.training import Training
 

@@ -6,12 +6,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from submodel.core.errors import ConfigError, DataError, refuse
+from submodel.core.randomness import generator
 from submodel.data import Dataset
 from submodel.data.text.tokens import Tokeniser, read_tokens
 from submodel.data.text.windows import PADDING
-from submodel.errors import ConfigError, DataError, refuse
 from submodel.model.inputs import first_column
-from submodel.randomness import generator
 
 
 def generate(

@@ -16,7 +16,7 @@ from typing_extensions import TypedDict
 
 from submodel.algorithm.tally import Holdings, SharedCut
 from submodel.algorithm.types import Assignment
-from submodel.files import UnreadableError, bounded_lines, parse_typed, read_typed, write_text
+from submodel.core.files import UnreadableError, bounded_lines, parse_typed, read_typed, write_text
 from submodel.model.inspect import ModelLayer
 
 _LONGEST = 2**23  # bytes of a line

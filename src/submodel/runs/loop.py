@@ -19,8 +19,7 @@ from submodel.algorithm.execution import ALONE, Engine, Group
 from submodel.algorithm.rounds import OneModel, output_step, step
 from submodel.algorithm.tally import RoundReport
 from submodel.algorithm.types import State
-from submodel.engines.processes.group import ProcessGroup, SharedModel, share_model
-from submodel.errors import (
+from submodel.core.errors import (
     CallbackError,
     CheckpointError,
     Interruption,
@@ -28,8 +27,9 @@ from submodel.errors import (
     SilentRoundError,
     SubmodelError,
 )
-from submodel.files import write_text
-from submodel.heap import give_back, large_blocks_apart
+from submodel.core.files import write_text
+from submodel.core.heap import give_back, large_blocks_apart
+from submodel.engines.processes.group import ProcessGroup, SharedModel, share_model
 from submodel.model.build import can_release
 from submodel.model.cost import CostModel
 from submodel.model.travel import size_in_bytes

@@ -19,7 +19,7 @@ from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter
 from pydantic_core import from_json
 from typing_extensions import TypedDict
 
-from submodel.files import JsonNumber, UnreadableError, bounded_lines, parse_typed
+from submodel.core.files import JsonNumber, UnreadableError, bounded_lines, parse_typed
 
 if TYPE_CHECKING:  # PyTorch: not for reading lines
     from submodel.algorithm.tally import RoundReport

@@ -16,8 +16,8 @@ from torch import nn
 from submodel.algorithm.evaluation import ScoredModel, score_clients
 from submodel.algorithm.score import Score
 from submodel.algorithm.types import State
-from submodel.amounts import parse_capacity
 from submodel.config import Config, parse, to_toml
+from submodel.config.findings import Selector
 from submodel.config.meaning import (
     CHANGEABLE,
     PLACE_KEYS,
@@ -28,12 +28,12 @@ from submodel.config.meaning import (
     refusals,
 )
 from submodel.config.reading import read_toml, without_unused
+from submodel.core.amounts import parse_capacity
+from submodel.core.errors import CheckpointError, ConfigError, DataError, refuse
+from submodel.core.registry import remember
 from submodel.data.examples import as_dataset
-from submodel.errors import CheckpointError, ConfigError, DataError, refuse
 from submodel.model.axes import Axes, Dimension
 from submodel.model.norm import needs_calibration
-from submodel.plugins import remember
-from submodel.prepare.findings import Selector
 from submodel.runs import checkpoint
 from submodel.runs.callbacks import Callback, CallbackGuard
 from submodel.runs.callbacks.progress import Progress, run_html

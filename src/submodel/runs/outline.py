@@ -21,8 +21,8 @@ from typing import Any, Literal
 from pydantic_core import from_json
 
 from submodel.config.reading import MOST_BYTES, read_toml
-from submodel.errors import SubmodelError, plain
-from submodel.files import read_text
+from submodel.core.errors import SubmodelError, plain
+from submodel.core.files import read_text
 from submodel.runs.folder import RunFolder, read_failure
 from submodel.runs.metrics import Metrics, is_number
 

@@ -22,12 +22,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from submodel.errors import SubmodelError, wrap_errors
+from submodel.core.errors import SubmodelError, wrap_errors
+from submodel.core.randomness import seeded
 from submodel.model.axes.verify import as_double, double
 from submodel.model.build.integers import plain_integers
 from submodel.model.inputs import Inputs, call
 from submodel.model.zoo.hugging_face import only_errors
-from submodel.randomness import seeded
 
 FieldPath = tuple[str | int, ...]
 """Keys of nested tables and places in lists, from the outside to the inside."""

@@ -23,8 +23,8 @@ from submodel.algorithm.evaluation import (
 )
 from submodel.algorithm.execution import ALONE, Group
 from submodel.algorithm.types import State
+from submodel.core.errors import CallbackError, ConfigError
 from submodel.data import Examples
-from submodel.errors import CallbackError, ConfigError
 from submodel.model.cut import WHOLE, cut_digest
 from submodel.model.norm import StaticBatchNorm, Statistics
 from submodel.runs.folder import FullScores

@@ -22,18 +22,18 @@ from submodel.algorithm.execution import Engine
 from submodel.algorithm.rounds import initial_state
 from submodel.algorithm.types import Assignment, Scorer, Setup, State
 from submodel.config import Config
+from submodel.config.engine import make_engine
+from submodel.config.findings import Selector, select_outputs, without_selection
+from submodel.config.fit import check_kinds, cross_entropy_options
+from submodel.config.parts import keep_clients
+from submodel.config.setup import prepare
+from submodel.core.errors import ConfigError
 from submodel.data import Dataset
 from submodel.data.partitions import parse_lists
 from submodel.engines.device import own_device
 from submodel.engines.select import scorer_of
-from submodel.errors import ConfigError
 from submodel.model.axes import Axes, Dimension
 from submodel.model.cut import WHOLE, Cut, Tensors
-from submodel.prepare.engine import make_engine
-from submodel.prepare.findings import Selector, select_outputs, without_selection
-from submodel.prepare.fit import check_kinds, cross_entropy_options
-from submodel.prepare.parts import keep_clients
-from submodel.prepare.setup import prepare
 from submodel.schemes.ordered import FinishingCuts, rank_by_size
 from submodel.tasks.loss import Loss
 

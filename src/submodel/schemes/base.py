@@ -17,14 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from submodel.errors import SubmodelError
-from submodel.local.optimisers import Gradients
-from submodel.local.training import LocalWork
+from submodel.core.errors import SubmodelError
 from submodel.model.axes import Axes
 from submodel.model.axes.layout import Indices
 from submodel.model.cut import Cut
 from submodel.model.inputs import Inputs
 from submodel.tasks.loss import Loss
+from submodel.tasks.optimisers import Gradients
+from submodel.tasks.training import LocalWork
 
 Mask = NDArray[np.bool_]
 Floats = NDArray[np.float64]

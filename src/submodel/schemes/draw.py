@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from submodel.errors import SubmodelError
+from submodel.core.errors import SubmodelError
+from submodel.core.options import Section
+from submodel.core.randomness import generator
 from submodel.model.axes import CLASSES, Axes
 from submodel.model.axes.layout import Along, Concatenation, FixedPart, Indices, Layout
 from submodel.model.cut import COORDINATES, CoordinateCut, Granularity, Tensors, UnitCut
-from submodel.options import Section
-from submodel.randomness import generator
 from submodel.schemes.base import Draw, Floats, Knowledge, Mask, Scheme, SchemeMemory
 
 _BOOLEAN = np.dtype(np.bool_)  # of which there is one: compared by identity, in nanoseconds

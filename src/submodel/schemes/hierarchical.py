@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from submodel.core.options import Count, Section
+from submodel.core.randomness import generator
 from submodel.model.axes.declare import units_held
-from submodel.options import Count, Section
-from submodel.randomness import generator
 from submodel.schemes.base import Draw, Mask, RunFacts, Scheme, SchemeContext
 
 

@@ -10,8 +10,8 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
+from submodel.core.options import Section
 from submodel.model.axes.declare import units_held
-from submodel.options import Section
 from submodel.schemes.base import Draw, Floats, Knowledge, Mask, RunFacts, Scheme
 
 Scope = Literal["axis", "global"]

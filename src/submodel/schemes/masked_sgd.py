@@ -8,7 +8,7 @@ from typing import Self
 from pydantic import Field, field_validator
 from pydantic_core import PydanticCustomError
 
-from submodel.options import Section
+from submodel.core.options import Section
 from submodel.schemes.base import BorrowsMasks, Observation, RunFacts, SchemeContext
 from submodel.schemes.registry import SCHEMES
 

@@ -19,16 +19,14 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
-from submodel.local.optimisers import Gradients
-from submodel.local.training import forward_context, trainable_parameters
+from submodel.core.options import Capacity, Section
+from submodel.core.randomness import generator
 from submodel.model.axes import CLASSES, Axes
 from submodel.model.axes.declare import prefix, units_held
 from submodel.model.axes.layout import Indices
 from submodel.model.cut import Cut, Plan, PlannedCut, Tensors, UnitCut, copy_part
 from submodel.model.inputs import Inputs, call, count_rows
 from submodel.model.norm import set_rate
-from submodel.options import Capacity, Section
-from submodel.randomness import generator
 from submodel.schemes.base import (
     Client,
     Draw,
@@ -42,6 +40,8 @@ from submodel.schemes.base import (
 from submodel.schemes.draw import ModelKnowledge, draw_units
 from submodel.schemes.rolling import Static
 from submodel.tasks.loss import CountingLoss, Loss, MaskedCrossEntropy
+from submodel.tasks.optimisers import Gradients
+from submodel.tasks.training import forward_context, trainable_parameters
 
 _BY_PLACE = Static()
 

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from submodel.options import Count, Section
-from submodel.randomness import generator
+from submodel.core.options import Count, Section
+from submodel.core.randomness import generator
 from submodel.schemes.base import Draw, Mask, RunFacts, Scheme
 
 Deal = dict[tuple[str, int], NDArray[np.int64]]

@@ -12,8 +12,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from submodel.core.options import Count, Positive, Section
 from submodel.model.axes.declare import units_held
-from submodel.options import Count, Positive, Section
 from submodel.schemes.base import (
     Adaptation,
     Draw,

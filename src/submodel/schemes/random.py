@@ -9,14 +9,14 @@ import numpy as np
 from pydantic import Field
 from torch import nn
 
+from submodel.core.options import Section
+from submodel.core.randomness import generator
 from submodel.model.axes import Axes
 from submodel.model.axes.declare import units_held
 from submodel.model.axes.layout import Indices
 from submodel.model.cut import PlannedCut
 from submodel.model.zoo.images import Block, PreResNet
 from submodel.model.zoo.low_rank import factor_pairs
-from submodel.options import Section
-from submodel.randomness import generator
 from submodel.schemes.base import Draw, Mask, RunFacts, Scheme, SchemeContext
 from submodel.schemes.draw import draw_units, draws_by_layer
 from submodel.schemes.rolling import Static

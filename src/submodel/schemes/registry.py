@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from submodel.plugins import Kind, Offer
+from submodel.core.registry import Entry, Registry
 
 if TYPE_CHECKING:
     from submodel.schemes.base import Scheme
@@ -22,7 +22,7 @@ _ADVICE = {
 }
 
 
-SCHEMES: Kind[Scheme] = Kind(
+SCHEMES: Registry[Scheme] = Registry(
     noun="scheme",
     key="scheme.name",
     group=GROUP,
@@ -31,30 +31,30 @@ SCHEMES: Kind[Scheme] = Kind(
     adapt="submodel.schemes.base:as_scheme",
     advice=_ADVICE,
     is_asked_later=True,
-    offers={
-        "full": Offer("submodel.schemes.rolling:Full", "everything (FedAvg)"),
-        "static": Offer("submodel.schemes.rolling:Static", "the first units (HeteroFL)"),
-        "rolling": Offer("submodel.schemes.rolling:Rolling", "windows (Algorithm 2, FedRolex)"),
-        "random": Offer("submodel.schemes.random:Random", "fresh draws (Algorithm 1)"),
-        "ordered": Offer("submodel.schemes.ordered:Ordered", "prefixes, a width per step (FjORD)"),
-        "unbiased": Offer(
+    entries={
+        "full": Entry("submodel.schemes.rolling:Full", "everything (FedAvg)"),
+        "static": Entry("submodel.schemes.rolling:Static", "the first units (HeteroFL)"),
+        "rolling": Entry("submodel.schemes.rolling:Rolling", "windows (Algorithm 2, FedRolex)"),
+        "random": Entry("submodel.schemes.random:Random", "fresh draws (Algorithm 1)"),
+        "ordered": Entry("submodel.schemes.ordered:Ordered", "prefixes, a width per step (FjORD)"),
+        "unbiased": Entry(
             "submodel.schemes.unbiased:Unbiased",
             "fresh draws, divided by their chances (MAST)",
         ),
-        "masked-sgd": Offer(
+        "masked-sgd": Entry(
             "submodel.schemes.masked_sgd:MaskedSgd",
             "one machine, another scheme's masks (Mohtashami et al.)",
         ),
-        "dropout": Offer(
+        "dropout": Entry(
             "submodel.schemes.random:Dropout", "fresh draws of fixed size (Federated Dropout)"
         ),
-        "partition": Offer("submodel.schemes.partition:PartitionScheme", "disjoint parts (IST)"),
-        "importance": Offer("submodel.schemes.importance:Importance", "the largest (FIARSE)"),
-        "hierarchical": Offer(
+        "partition": Entry("submodel.schemes.partition:PartitionScheme", "disjoint parts (IST)"),
+        "importance": Entry("submodel.schemes.importance:Importance", "the largest (FIARSE)"),
+        "hierarchical": Entry(
             "submodel.schemes.hierarchical:Hierarchical",
             "a part of the model for each cell of clients (HIST)",
         ),
-        "pruned": Offer(
+        "pruned": Entry(
             "submodel.schemes.pruned:Pruned",
             "one sparse model for all, adapted to gradients (PruneFL)",
         ),

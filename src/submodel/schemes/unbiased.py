@@ -17,17 +17,17 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor, nn
 
-from submodel.local.optimisers import Gradients
-from submodel.local.training import Step, trainable_parameters
+from submodel.core.options import Section
 from submodel.model.axes import Axes
 from submodel.model.axes.declare import units_held
 from submodel.model.axes.layout import Indices
 from submodel.model.cut import Cut, Granularity, Tensors, copy_part
 from submodel.model.inputs import Inputs
-from submodel.options import Section
 from submodel.schemes.base import Scheme, SchemeContext
 from submodel.schemes.draw import units_along
 from submodel.schemes.random import MaskSampling, Random
+from submodel.tasks.optimisers import Gradients
+from submodel.tasks.training import Step, trainable_parameters
 
 
 @dataclass(frozen=True)

@@ -1,20 +1,22 @@
-"""What is learned: losses, and what they count."""
+"""Tasks: losses and metrics, and how a client trains: local steps, optimisers, schedules."""
 
 from typing import TYPE_CHECKING
 
-from submodel.lazy import lazily
+from submodel.core.lazy import lazily
 
 if TYPE_CHECKING:
     from submodel.tasks.base import TaskContext, TaskKind
     from submodel.tasks.metrics import MetricContext
+    from submodel.tasks.optimisers import Gradients, Slots
 
 __all__ = [
-    "MetricContext", "TaskContext", "TaskKind",
+    "Gradients", "MetricContext", "Slots", "TaskContext", "TaskKind",
 ]  # fmt: skip
 __getattr__ = lazily(
     __name__,
     {
         "submodel.tasks.base": "TaskContext TaskKind",
         "submodel.tasks.metrics": "MetricContext",
+        "submodel.tasks.optimisers": "Gradients Slots",
     },
 )

@@ -11,10 +11,10 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
+from submodel.core.errors import ConfigError, refuse
+from submodel.core.options import Decay, FreeOptions, Section
 from submodel.data import Dataset, Examples
-from submodel.errors import ConfigError, refuse
 from submodel.model.inputs import first_column
-from submodel.options import Decay, FreeOptions, Section
 from submodel.tasks.loss import Loss, TokenCrossEntropy
 from submodel.tasks.metrics import BatchMetric, MetricContext
 from submodel.tasks.registry import METRICS, TASKS

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from submodel.errors import ConfigError, SubmodelError
+from submodel.core.errors import ConfigError, SubmodelError
 from submodel.tasks.registry import AbsentLabels
 
 Loss = Callable[[Tensor, Tensor], Tensor]

@@ -15,8 +15,8 @@ from typing import Any, ClassVar, Protocol, Self
 import torch
 from torch import Tensor
 
-from submodel.errors import ConfigError
-from submodel.options import Section
+from submodel.core.errors import ConfigError
+from submodel.core.options import Section
 from submodel.tasks.loss import by_label
 
 __all__ = ["BatchMetric", "MetricContext", "as_metric"]

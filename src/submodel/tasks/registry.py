@@ -1,50 +1,52 @@
-"""Tasks, losses and metrics by name: ours, and where their code is."""
+"""Registries of tasks, losses, metrics, optimisers and schedules."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from submodel.plugins import Kind, Offer
+from submodel.core.registry import Entry, Registry
 
 if TYPE_CHECKING:
     from submodel.tasks.base import TaskKind
     from submodel.tasks.loss import Loss
     from submodel.tasks.metrics import BatchMetric
+    from submodel.tasks.optimisers import Optimiser
+    from submodel.tasks.schedule import Schedule
 
 AbsentLabels = Literal["keep", "zero", "leave_out"]
 """Logits of labels that a client lacks stay, are set to zero, or are taken out of the softmax."""
 
 
-TASKS: Kind[TaskKind] = Kind(
+TASKS: Registry[TaskKind] = Registry(
     noun="task",
     key="task.name",
     group="submodel.tasks",
     wants="a submodel.TaskKind",
     of_class="submodel.tasks.base:TaskKind",
     with_context=True,
-    offers={
-        "auto": Offer("submodel.tasks.base:TaskOfData", "what the data is for"),
-        "classification": Offer("submodel.tasks.base:Classification", "class labels"),
-        "language": Offer("submodel.tasks.base:Language", "the next token of sequences"),
-        "regression": Offer("submodel.tasks.base:Regression", "numbers"),
+    entries={
+        "auto": Entry("submodel.tasks.base:TaskOfData", "what the data is for"),
+        "classification": Entry("submodel.tasks.base:Classification", "class labels"),
+        "language": Entry("submodel.tasks.base:Language", "the next token of sequences"),
+        "regression": Entry("submodel.tasks.base:Regression", "numbers"),
     },
 )
 
-LOSSES: Kind[Loss] = Kind(
+LOSSES: Registry[Loss] = Registry(
     noun="loss",
     key="task.loss",
     group="submodel.losses",
     wants="a loss: a function of (outputs, targets)",
     is_function=True,
-    offers={
-        "cross-entropy": Offer("torch.nn.functional:cross_entropy", "of class labels"),
-        "squared-error": Offer("torch.nn.functional:mse_loss", "the mean over all outputs"),
-        "absolute-error": Offer("torch.nn.functional:l1_loss", "the mean over all outputs"),
+    entries={
+        "cross-entropy": Entry("torch.nn.functional:cross_entropy", "of class labels"),
+        "squared-error": Entry("torch.nn.functional:mse_loss", "the mean over all outputs"),
+        "absolute-error": Entry("torch.nn.functional:l1_loss", "the mean over all outputs"),
     },
 )
 
 
-METRICS: Kind[BatchMetric] = Kind(
+METRICS: Registry[BatchMetric] = Registry(
     noun="metric",
     key="task.metrics",
     group="submodel.metrics",
@@ -52,16 +54,48 @@ METRICS: Kind[BatchMetric] = Kind(
     members=("higher_is_better", "width", "sums", "value"),
     adapt="submodel.tasks.metrics:as_metric",
     is_function=True,
-    offers={
-        "accuracy": Offer("submodel.tasks.metrics:Accuracy", "the share of right answers"),
-        "top5": Offer("submodel.tasks.metrics:TopFive", "right is among the best five"),
-        "f1": Offer("submodel.tasks.metrics:MacroF1", "the mean over the classes"),
-        "calibration": Offer("submodel.tasks.metrics:CalibrationError", "expected error, 15 bins"),
-        "perplexity": Offer("submodel.tasks.metrics:Perplexity", "e to the loss"),
-        "bits_per_byte": Offer(
+    entries={
+        "accuracy": Entry("submodel.tasks.metrics:Accuracy", "the share of right answers"),
+        "top5": Entry("submodel.tasks.metrics:TopFive", "right is among the best five"),
+        "f1": Entry("submodel.tasks.metrics:MacroF1", "the mean over the classes"),
+        "calibration": Entry("submodel.tasks.metrics:CalibrationError", "expected error, 15 bins"),
+        "perplexity": Entry("submodel.tasks.metrics:Perplexity", "e to the loss"),
+        "bits_per_byte": Entry(
             "submodel.tasks.metrics:BitsPerByte", "of the text, whatever the tokens"
         ),
-        "mae": Offer("submodel.tasks.metrics:MeanAbsoluteError", "mean absolute error"),
-        "r2": Offer("submodel.tasks.metrics:ExplainedVariance", "explained share of the variance"),
+        "mae": Entry("submodel.tasks.metrics:MeanAbsoluteError", "mean absolute error"),
+        "r2": Entry("submodel.tasks.metrics:ExplainedVariance", "explained share of the variance"),
     },
 )
+
+OPTIMISERS: Registry[Optimiser] = Registry(
+    noun="optimiser",
+    key="local.optimiser",
+    group="submodel.optimisers",
+    wants="an optimiser, with copies, begin, step and plain",
+    members=("copies", "begin", "step", "plain"),
+    entries={
+        "sgd": Entry("submodel.tasks.optimisers:Sgd", "with momentum or Nesterov's, as torch's"),
+        "adam": Entry("submodel.tasks.optimisers:LocalAdam", "as torch's"),
+        "adamw": Entry(
+            "submodel.tasks.optimisers:LocalAdamW", "with a decay of its own, as torch's"
+        ),
+        "adafactor": Entry(
+            "submodel.tasks.optimisers:Adafactor", "little memory, relative rates, as torch's"
+        ),
+    },
+)
+
+SCHEDULES: Registry[Schedule] = Registry(
+    noun="schedule",
+    key="local.schedule",
+    group="submodel.schedules",
+    wants="a schedule: an object with factor(round)",
+    members=("factor",),
+    entries={
+        "constant": Entry("submodel.tasks.schedule:Constant"),
+        "step": Entry("submodel.tasks.schedule:Steps"),
+        "cosine": Entry("submodel.tasks.schedule:Cosine"),
+    },
+)
+"""Made with the number of rounds as context."""

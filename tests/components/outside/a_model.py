@@ -5,8 +5,8 @@ import math
 from pydantic import Field
 from torch import nn
 
+from submodel.core import Count, Section
 from submodel.model.zoo import ModelContext
-from submodel.options import Count, Section
 
 
 class Tower:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from pydantic import Field
 
-from submodel.options import Section
+from submodel.core import Section
 from submodel.schemes import Draw, Mask, RunFacts, Scheme, units_held
 
 

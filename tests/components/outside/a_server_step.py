@@ -7,7 +7,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from submodel.options import Capacity, Section
+from submodel.core import Capacity, Section
 
 Tensors = Mapping[str, Tensor]
 

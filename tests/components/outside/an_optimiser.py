@@ -8,8 +8,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from submodel.local.optimisers import Gradients, Slots
-from submodel.options import Positive, Section
+from submodel.core import Positive, Section
+from submodel.tasks.optimisers import Gradients, Slots
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from submodel.options import Count, Section
+from submodel.core import Count, Section
 
 
 class Nothing:

@@ -4,7 +4,7 @@ from typing import Any
 
 from pydantic import Field
 
-from submodel.options import Count, Section
+from submodel.core import Count, Section
 
 
 class Picky:

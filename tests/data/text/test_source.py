@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from submodel.config import parse
+from submodel.config.parts import load_data
+from submodel.core.errors import ConfigError, DataError
 from submodel.data.parts import NO_TARGET
-from submodel.errors import ConfigError, DataError
-from submodel.prepare.parts import load_data
 from submodel.tasks.loss import NO_LABEL
 from tests.pins import errors
 from tests.support.text import check_owners, folder_of, inputs_of, load_text, text_of

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from submodel.errors import ConfigError, DataError
+from submodel.core.errors import ConfigError, DataError
 from tests.support.text import load_text, text_of
 
 ROWS: list[dict[str, Any]] = [

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
+from submodel.core.errors import ConfigError, DataError
 from submodel.data.registry import TOKENS
 from submodel.data.text.tokens import (
     CharacterTokens,
@@ -22,7 +23,6 @@ from submodel.data.text.tokens import (
     TokensContext,
     read_tokens,
 )
-from submodel.errors import ConfigError, DataError
 from tests.pins import errors
 
 TEXT = "the cat sat on the mat; the naïve cat ate the rat. ☃☃\n" * 20

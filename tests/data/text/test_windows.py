@@ -14,6 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from submodel.core.errors import DataError
 from submodel.data import Dataset
 from submodel.data.parts import NO_TARGET
 from submodel.data.text import build
@@ -24,7 +25,6 @@ from submodel.data.text.windows import (
     count_windows,
     cut_windows,
 )
-from submodel.errors import DataError
 from tests.data.text.test_source import LINES
 from tests.support.text import folder_of, inputs_of, load_text
 

@@ -23,9 +23,9 @@ import torch
 from safetensors.torch import load_file
 
 from submodel.config import read
+from submodel.config.setup import prepare
 from submodel.federation.flower.control import thin_app
 from submodel.federation.flower.process import environment
-from submodel.prepare.setup import prepare
 from submodel.runs.loop import RunFolder, run_rounds
 from submodel.runs.training import Training
 from tests.support.devices import alone

@@ -26,16 +26,16 @@ from safetensors.torch import load_file
 from submodel.algorithm.rounds import initial_state
 from submodel.algorithm.types import Failure, Outcome, State, Task
 from submodel.config import Config, parse, to_toml
+from submodel.config.parts import find_axes, load_data
+from submodel.config.setup import prepare
+from submodel.core.errors import ConfigError, SubmodelError
 from submodel.engines.serial import SerialEngine
-from submodel.errors import ConfigError, SubmodelError
 from submodel.federation.facts import Facts, briefing
 from submodel.federation.flower import client_app, server_app
 from submodel.federation.flower.messages import payload_of, to_records
 from submodel.federation.flower.serving import ServingPlace
 from submodel.federation.wire import Parcel
 from submodel.model.axes import Axes
-from submodel.prepare.parts import find_axes, load_data
-from submodel.prepare.setup import prepare
 from submodel.runs.loop import RunFolder
 from tests.support.rounds import step_of
 

@@ -21,7 +21,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 
-from submodel.errors import SubmodelError
+from submodel.core.errors import SubmodelError
 from submodel.federation.flower import certificates, credentials
 from submodel.federation.flower.credentials import Federation
 from submodel.federation.flower.process import ServerFiles

@@ -38,8 +38,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from submodel.config import parse
+from submodel.core.errors import SubmodelError
 from submodel.engines.processes.launch import free_port
-from submodel.errors import SubmodelError
 from submodel.federation.flower import bounds, credentials, guard, probe, supernode
 from submodel.federation.flower.control import Control, bundle, key_fingerprint, thin_app
 from submodel.federation.flower.process import (

@@ -15,11 +15,11 @@ import torch
 from safetensors.torch import load_file
 
 from submodel.config import read
+from submodel.config.setup import prepare
 from submodel.engines.processes.launch import free_port
 from submodel.federation.flower.credentials import create
 from submodel.federation.flower.process import environment
 from submodel.federation.flower.supernode import explain_exit
-from submodel.prepare.setup import prepare
 from submodel.runs.loop import run_rounds
 from submodel.runs.training import Training
 from tests.support.devices import alone

@@ -24,8 +24,8 @@ from flwr.superlink.grid import HttpGrid
 
 from submodel.cli.devices import serve_command
 from submodel.config import parse
+from submodel.core.errors import ConfigError, SubmodelError
 from submodel.engines.processes.launch import free_port
-from submodel.errors import ConfigError, SubmodelError
 from submodel.federation.device import Report
 from submodel.federation.flower import launcher, serving
 from submodel.federation.flower.control import UnreachableError

@@ -18,11 +18,11 @@ from torch import Tensor, nn
 from submodel.algorithm.rounds import initial_state, output_step, step
 from submodel.cli import main
 from submodel.config import parse
+from submodel.config.setup import prepare
+from submodel.core import generator
 from submodel.data import dataset
 from submodel.engines.serial import SerialEngine
 from submodel.model.cost import CostModel
-from submodel.prepare.setup import prepare
-from submodel.randomness import generator
 from submodel.schemes import Random
 from submodel_lab.theory import (
     Logistic,

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from submodel.cli import main
-from submodel.presentation.style import in_style
+from submodel.drawing.style import in_style
 from submodel_lab.theory import TheoryError
 from submodel_lab.theory.drawing import Panel, PlotLine, panels_figure
 from submodel_lab.theory.measures import Measure, slope

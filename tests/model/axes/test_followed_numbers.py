@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils import parametrizations
 
-from submodel.errors import SubmodelError
+from submodel.core.errors import SubmodelError
 from submodel.model.axes import trace
 from submodel.model.axes.declare import from_json, to_json
 from submodel.model.build import build_module

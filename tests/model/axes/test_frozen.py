@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import submodel
+from submodel.core.errors import ConfigError, SubmodelError
 from submodel.data import dataset
-from submodel.errors import ConfigError, SubmodelError
 from submodel.model.axes import trace
 from submodel.model.axes.declare import from_json, to_json
 from submodel.model.axes.record import to_change

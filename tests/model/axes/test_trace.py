@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from submodel.errors import ConfigError
+from submodel.core.errors import ConfigError
 from submodel.model.axes import CLASSES, trace
 from submodel.model.zoo import make_model
 from tests.model.nets import IMAGE, SEQUENCE, VECTOR, Net, layouts, two_layers

@@ -14,14 +14,14 @@ from torch.nn import functional
 import submodel
 from submodel.algorithm.types import Assignment, Task
 from submodel.config import parse
+from submodel.config.setup import prepare
 from submodel.data import dataset
 from submodel.engines.serial import SerialEngine
-from submodel.local.training import batches
 from submodel.model.axes import trace
 from submodel.model.build import build_module, load, skeleton, tensors_of, to_device
 from submodel.model.cut import WHOLE, CoordinateCut, UnitCut, gather, lay_out
 from submodel.model.norm import StaticBatchNorm
-from submodel.prepare.setup import prepare
+from submodel.tasks.training import batches
 from tests.model.nets import cut_by
 
 X = torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(0))

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from submodel.errors import SubmodelError
+from submodel.core.errors import SubmodelError
 from submodel.model.axes import Axes, declare
 from submodel.model.axes.layout import Along, Concatenation, FixedPart, Layout, Product
 from submodel.model.build import LayerCut, build_module, load_local, resizes, tensors_of

@@ -13,7 +13,7 @@ from torch.nn import functional
 from torch.nn.utils import parametrizations
 
 import submodel
-from submodel.errors import ConfigError
+from submodel.core.errors import ConfigError
 from submodel.model.axes import trace
 from submodel.model.build import build_module
 from submodel.model.cut import WHOLE

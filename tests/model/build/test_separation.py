@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import submodel
+from submodel.core.errors import SubmodelError
 from submodel.engines.batched.forward import UnstackableError, WideForward
 from submodel.engines.batched.vmap import MappedForward
-from submodel.errors import SubmodelError
 from submodel.model.axes import trace
 from submodel.model.build import build_module
 from submodel.model.cut import WHOLE, UnitCut

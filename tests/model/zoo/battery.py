@@ -32,7 +32,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import submodel
 from submodel.api import Result
-from submodel.errors import SubmodelError
+from submodel.core.errors import SubmodelError
 from submodel.model.axes import Axes, trace
 from submodel.model.axes.layout import Along, FixedPart, Layout, Product
 from submodel.model.build import build_module

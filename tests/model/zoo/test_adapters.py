@@ -15,10 +15,11 @@ from submodel.algorithm.rounds import initial_state, step
 from submodel.algorithm.tally import RoundReport
 from submodel.algorithm.types import Setup, State
 from submodel.config import Config, parse
+from submodel.config.setup import prepare
+from submodel.core.errors import ConfigError
 from submodel.data import dataset
 from submodel.engines.batched.engine import BatchedEngine
 from submodel.engines.serial import SerialEngine
-from submodel.errors import ConfigError
 from submodel.model.axes import trace
 from submodel.model.build import build_module
 from submodel.model.cost import CostModel
@@ -27,7 +28,6 @@ from submodel.model.travel import size_in_bytes
 from submodel.model.zoo import add_adapters, fold_adapters, only_ranks
 from submodel.model.zoo.gpt import Decoder
 from submodel.model.zoo.low_rank import AdapterLayer, adapters_of
-from submodel.prepare.setup import prepare
 from submodel.runs.folder import RunFolder
 from submodel.runs.loop import run_rounds
 from submodel.runs.training import Training

@@ -10,16 +10,16 @@ import torch
 from torch.nn import functional
 
 from submodel.config import parse
+from submodel.config.findings import identify
+from submodel.config.setup import prepare
+from submodel.core.errors import ConfigError
 from submodel.data import dataset
 from submodel.engines.batched.vmap import MappedForward
-from submodel.errors import ConfigError
 from submodel.model.axes import trace
 from submodel.model.build import build_module
 from submodel.model.inspect import inspect_axes, subject
 from submodel.model.zoo import ModelContext, make_model
 from submodel.model.zoo.gpt import Decoder
-from submodel.prepare.findings import identify
-from submodel.prepare.setup import prepare
 from submodel.schemes import Draw, Static
 from submodel.schemes.draw import draw_units
 from tests.model.nets import randomise

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from submodel.errors import ConfigError
+from submodel.core.errors import ConfigError
+from submodel.core.options import FreeOptions
 from submodel.model.registry import MODELS
 from submodel.model.zoo import ModelContext
-from submodel.options import FreeOptions
 from tests.support.tokens import LENGTH, VOCABULARY
 
 LANGUAGE = ModelContext((LENGTH,), VOCABULARY, VOCABULARY, "language")

@@ -16,16 +16,16 @@ from submodel.algorithm.rounds import initial_state, plan
 from submodel.algorithm.types import Assignment, Setup
 from submodel.cli.planning import inspect_command
 from submodel.config import parse
+from submodel.config.setup import prepare
+from submodel.core.errors import ConfigError
 from submodel.data import Dataset, digits
 from submodel.engines.batched.engine import BatchedEngine
 from submodel.engines.batched.forward import WideForward
-from submodel.errors import ConfigError
 from submodel.model.axes import CLASSES, declare, trace
 from submodel.model.build import build_module, load, tensors_of
 from submodel.model.cut import WHOLE, UnitCut, count_values, gather
 from submodel.model.zoo import factorised, make_model, only_ranks
 from submodel.model.zoo.low_rank import Factors
-from submodel.prepare.setup import prepare
 from submodel.report.tables import cost_rows
 from submodel.runs.export import trained_module, trained_state
 from submodel.runs.loop import Interruption, RunFolder, run_rounds

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from submodel.randomness import generator
+from submodel.core import generator
 from submodel_lab.theory.data import DatasetName, DataSplit, load_split
 from submodel_lab.theory.drawing import Panel, PlotLine
 from submodel_lab.theory.masking import bernoulli

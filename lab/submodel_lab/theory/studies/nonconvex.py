@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from submodel.randomness import generator
+from submodel.core import generator
 from submodel_lab.theory.data import Directions
 from submodel_lab.theory.drawing import Panel, PlotLine, guide_through
 from submodel_lab.theory.measures import Measure, Statement, judge_positive

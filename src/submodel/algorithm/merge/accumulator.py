@@ -41,7 +41,7 @@ from submodel.algorithm.merge.waiting import (
     read_updates,
     tensor_bytes,
 )
-from submodel.heap import large_blocks_apart
+from submodel.core.heap import large_blocks_apart
 from submodel.model.cut import (
     Cut,
     FlatLayout,

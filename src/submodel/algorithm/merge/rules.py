@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from submodel.algorithm.registry import RULES
+from submodel.core.options import Section
 from submodel.model.cut import Tensors
 from submodel.model.zoo.low_rank import FactorPair
-from submodel.options import Section
 
 if TYPE_CHECKING:
     from submodel.algorithm.merge.accumulator import Accumulator

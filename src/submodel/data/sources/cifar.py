@@ -19,6 +19,9 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 from pydantic import Field, TypeAdapter
 
+from submodel.core.errors import ConfigError, DataError
+from submodel.core.files import UnreadableError, parse_typed
+from submodel.core.options import PathText, Section
 from submodel.data.cache import MIRRORS, cache_file, restore, store
 from submodel.data.examples import Dataset
 from submodel.data.files import read_files
@@ -33,9 +36,6 @@ from submodel.data.images import (
 )
 from submodel.data.sources import SourceContext
 from submodel.data.sources.hub import read_hub
-from submodel.errors import ConfigError, DataError
-from submodel.files import UnreadableError, parse_typed
-from submodel.options import PathText, Section
 
 SIDE = 32
 """Rows and columns of an image."""

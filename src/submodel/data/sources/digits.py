@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from submodel.core.extras import needs_extra
+from submodel.core.options import Section
+from submodel.core.randomness import generator
 from submodel.data.examples import About, Dataset, dataset
 from submodel.data.sources import SourceContext
-from submodel.extras import needs_extra
-from submodel.options import Section
-from submodel.randomness import generator
 
 
 def digits() -> Dataset:

@@ -9,12 +9,12 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
+from submodel.core.errors import ConfigError, DataError
+from submodel.core.options import Count, Section
+from submodel.core.randomness import generator
 from submodel.data.examples import Dataset
 from submodel.data.images import Images, ImageSet, Pixels, decode, open_picture, stack_pictures
 from submodel.data.sources import SourceContext
-from submodel.errors import ConfigError, DataError
-from submodel.options import Count, Section
-from submodel.randomness import generator
 
 _SUFFIXES = (".png", ".jpg", ".jpeg")
 

@@ -10,6 +10,8 @@ import numpy as np
 from PIL import Image
 from pydantic import Field
 
+from submodel.core.errors import ConfigError, DataError, SubmodelError, refuse
+from submodel.core.options import Count, PathText, Section
 from submodel.data.cache import check_may_fetch
 from submodel.data.examples import Dataset, dataset
 from submodel.data.facts import Missing
@@ -33,8 +35,6 @@ from submodel.data.sources.table import (
 from submodel.data.tables import Column, word_column
 from submodel.data.text.build import Streams, TextOptions, TextPlan, build_text
 from submodel.data.text.streams import column_streams
-from submodel.errors import ConfigError, DataError, SubmodelError, refuse
-from submodel.options import Count, PathText, Section
 
 Content = Literal["images", "text", "table"]
 _KEYS: Mapping[Content, tuple[str, ...]] = {

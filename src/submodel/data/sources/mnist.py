@@ -15,13 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from submodel.core.errors import DataError
+from submodel.core.options import PathText, Section
 from submodel.data.cache import MIRRORS, cache_file, restore, store
 from submodel.data.examples import Dataset
 from submodel.data.files import read_files
 from submodel.data.images import Images, ImageSet
 from submodel.data.sources import SourceContext
-from submodel.errors import DataError
-from submodel.options import PathText, Section
 
 _BYTES = 0x08  # the type of unsigned bytes, which all of these files hold
 _LONGEST = 1 << 28  # bytes of any file of ours, unpacked

@@ -15,15 +15,15 @@ from typing import Annotated
 
 from pydantic import Field, TypeAdapter
 
+from submodel.core.errors import DataError
+from submodel.core.files import UnreadableError, read_typed, write_text
+from submodel.core.options import LARGEST, PathText
 from submodel.data.cache import MIRRORS, cache_folder, keeping_in
 from submodel.data.examples import Dataset
 from submodel.data.files import read_files
 from submodel.data.sources import SourceContext
 from submodel.data.text.build import Streams, TextOptions, TextPlan, build_text
 from submodel.data.text.streams import text_stream, visible_files
-from submodel.errors import DataError
-from submodel.files import UnreadableError, read_typed, write_text
-from submodel.options import LARGEST, PathText
 
 _SECTION = re.compile(
     r"(the )?(act|prologue|induction|epilogue|scene)\b|the end\.?$", re.IGNORECASE

@@ -13,6 +13,9 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
+from submodel.core.errors import ConfigError, DataError, plain, refuse
+from submodel.core.options import PathText, Section
+from submodel.core.randomness import generator
 from submodel.data.examples import Dataset, Examples
 from submodel.data.facts import ColumnCode, Missing, Owners, TableFacts, owners_of
 from submodel.data.sources import SourceContext
@@ -23,9 +26,6 @@ from submodel.data.tables import (
     encode_columns,
     read_columns,
 )
-from submodel.errors import ConfigError, DataError, plain, refuse
-from submodel.options import PathText, Section
-from submodel.randomness import generator
 
 _MOST_CLASSES = 1000
 Columns = dict[str, Column]

@@ -7,14 +7,14 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
+from submodel.core.errors import ConfigError, refuse
+from submodel.core.options import PathText
 from submodel.data.examples import Dataset
 from submodel.data.files import check_encoding
 from submodel.data.sources import SourceContext
 from submodel.data.tables import TABLES
 from submodel.data.text.build import Streams, TextOptions, TextPlan, build_text
 from submodel.data.text.streams import check_exists, read_plain, read_table, visible_files
-from submodel.errors import ConfigError, refuse
-from submodel.options import PathText
 
 _SHARE = 0.1
 

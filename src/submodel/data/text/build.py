@@ -23,6 +23,9 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from torch import Tensor
 
+from submodel.core.errors import ConfigError, DataError
+from submodel.core.files import UnreadableError, read_typed, write_text
+from submodel.core.options import LARGEST, Count, Section
 from submodel.data.cache import cache_folder, keeping_in
 from submodel.data.examples import Dataset, Examples
 from submodel.data.facts import Owners, TextFacts
@@ -46,9 +49,6 @@ from submodel.data.text.windows import (
     map_windows,
     stack_windows,
 )
-from submodel.errors import ConfigError, DataError
-from submodel.files import UnreadableError, read_typed, write_text
-from submodel.options import LARGEST, Count, Section
 
 _log = logging.getLogger(__name__)
 _VERSION = 1  # of what is kept: another reads nothing of this one

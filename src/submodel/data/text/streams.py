@@ -9,10 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from submodel.core.errors import ConfigError, DataError, plain
 from submodel.data.files import read_decoded
 from submodel.data.tables import Rows, list_names, read_rows
 from submodel.data.text.tokens import HALVES
-from submodel.errors import ConfigError, DataError, plain
 
 PIECE = 1 << 16
 """Characters that are read and encoded at a time, about; tokenisers slow down on longer texts."""

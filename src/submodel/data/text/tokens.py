@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
+from submodel.core.errors import ConfigError, DataError, SubmodelError, plain
+from submodel.core.extras import needs_extra
+from submodel.core.files import UnreadableError, parse_typed, read_text
+from submodel.core.options import Section
 from submodel.data.registry import TOKENS
-from submodel.errors import ConfigError, DataError, SubmodelError, plain
-from submodel.extras import needs_extra
-from submodel.files import UnreadableError, parse_typed, read_text
-from submodel.options import Section
 
 TokenArray = NDArray[np.int32]
 ByteLengths = NDArray[np.int64]
@@ -81,8 +81,8 @@ def read_tokens(text: str) -> Tokeniser:
     """
     try:
         name = parse_typed(_JSON, text).get("tokens")
-        if not isinstance(name, str) or name not in TOKENS.offers:
-            raise UnreadableError(f"tokens: {name!r} is not one of {', '.join(TOKENS.offers)}")
+        if not isinstance(name, str) or name not in TOKENS.entries:
+            raise UnreadableError(f"tokens: {name!r} is not one of {', '.join(TOKENS.entries)}")
         target: Any = TOKENS.find(f"{name}:x" if name in TOKENS.prefixes else name).target
         tokeniser: Tokeniser = target.from_json(text)
     except SubmodelError as error:

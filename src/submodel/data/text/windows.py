@@ -18,9 +18,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from submodel.core.errors import DataError, plain
 from submodel.data.parts import NO_TARGET
 from submodel.data.text.tokens import TokenArray
-from submodel.errors import DataError, plain
 
 PADDING = 0
 """What stands in the inputs where a window has no more tokens."""

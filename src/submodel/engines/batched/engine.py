@@ -35,12 +35,12 @@ from submodel.engines.device import move, move_examples, place_examples, take_ba
 from submodel.engines.estimate import TORCH_COSTS, Estimate, StepCosts
 from submodel.engines.lone import FAILURES, explain_failure
 from submodel.engines.serial import SerialEngine
-from submodel.local.training import batches, batches_per_pass, count_steps, forward_context
 from submodel.model.build import build_module, sharing, tensors_of, to_device
 from submodel.model.cut import WHOLE, Cut
 from submodel.model.inputs import Inputs, first_column, map_inputs
 from submodel.model.norm import has_scaler, set_rate
 from submodel.tasks.loss import LossBook
+from submodel.tasks.training import batches, batches_per_pass, count_steps, forward_context
 
 _log = logging.getLogger(__name__)
 

@@ -22,8 +22,8 @@ from torch._ops import OpOverload
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from submodel.core.randomness import seeded
 from submodel.model.axes.keep import DispatchMode
-from submodel.randomness import seeded
 
 READ = torch.ops.aten._local_scalar_dense.default
 """The operator by which code asks for a value."""

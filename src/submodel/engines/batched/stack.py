@@ -16,10 +16,10 @@ from torch.nn import functional
 from submodel.algorithm.types import Setup, Task
 from submodel.engines.batched.layers import TORCH_KERNELS, LayerKernels
 from submodel.engines.device import move
-from submodel.local.optimisers import Gradients, Slots, name_slots, restore_slots
-from submodel.local.training import LocalWork, clip_gradients
 from submodel.model.inputs import Inputs, split_rows
 from submodel.tasks.loss import NO_LABEL, TokenCrossEntropy, flat_logits, smoothing_of, value_of
+from submodel.tasks.optimisers import Gradients, Slots, name_slots, restore_slots
+from submodel.tasks.training import LocalWork, clip_gradients
 
 
 def widen(tensors: Sequence[Tensor], device: torch.device) -> Tensor:
@@ -135,7 +135,7 @@ def step_in_pieces(
 ) -> tuple[Tensor, list[float]]:
     """A step whose batch is computed in pieces, one after another, to save memory.
 
-    As `submodel.local.training.in_pieces`, for every client of a share.
+    As `submodel.tasks.training.in_pieces`, for every client of a share.
     """
     size = -(-len(y) // work.pieces)
     totals = [0.0] * share.clients

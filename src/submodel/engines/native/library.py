@@ -20,7 +20,7 @@ from functools import lru_cache
 from importlib import resources
 from pathlib import Path
 
-from submodel.errors import SubmodelError
+from submodel.core.errors import SubmodelError
 
 _FLAGS = ("-O3", "-march=native", "-std=gnu11", "-fno-math-errno", "-shared", "-fPIC")
 _SECONDS = 120.0  # that a compiler may take

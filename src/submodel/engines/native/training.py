@@ -20,10 +20,10 @@ from submodel.engines.batched.engine import StackedClient
 from submodel.engines.batched.stack import Share, Stack, StackedLoss
 from submodel.engines.native.forward import NativeForward, StackView
 from submodel.engines.native.library import LANES, TensorSlot, TrainingPlan, load_library
-from submodel.local.optimisers import Sgd
-from submodel.local.training import LocalWork, count_steps
 from submodel.model.inputs import columns
 from submodel.tasks.loss import LossBook
+from submodel.tasks.optimisers import Sgd
+from submodel.tasks.training import LocalWork, count_steps
 
 
 class WholeTraining:

@@ -33,8 +33,8 @@ from submodel.algorithm.merge import Accumulator
 from submodel.algorithm.rounds import OneModel
 from submodel.algorithm.tally import Tally
 from submodel.algorithm.types import State
+from submodel.core.errors import LostProcessError, SubmodelError
 from submodel.engines.device import own_device
-from submodel.errors import LostProcessError, SubmodelError
 from submodel.model.build import local_of
 
 _LENGTH_BYTES, _AT_ONCE = 8, 4088  # of a message: most are told in one exchange

@@ -28,7 +28,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Self
 
-from submodel.errors import SubmodelError
+from submodel.core.errors import SubmodelError
 
 _GRACE = 20.0  # seconds that a process has to end by itself
 _FOLLOWER_THREAD = "launcher"  # of a command that waits for the end of the process that started it

@@ -12,7 +12,7 @@ import os
 import sys
 
 _MODULES = (
-    *("submodel.cli", "submodel.prepare.setup", "submodel.runs.loop", "submodel.runs.export"),
+    *("submodel.cli", "submodel.config.setup", "submodel.runs.loop", "submodel.runs.export"),
     *("submodel.engines.batched.engine", "submodel.engines.processes.group"),
     *("submodel.model.axes.measure", "submodel.report.tables", "typer", "rich.progress"),
     *("matplotlib.figure", "matplotlib.backends.backend_agg"),

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from submodel.errors import SubmodelError
+from submodel.core.errors import SubmodelError
 
 try:
     from cryptography import x509

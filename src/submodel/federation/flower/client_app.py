@@ -12,8 +12,8 @@ from typing import Any
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
 
-from submodel.amounts import parse_amount, parse_capacity
-from submodel.errors import SubmodelError, plain
+from submodel.core.amounts import parse_amount, parse_capacity
+from submodel.core.errors import SubmodelError, plain
 from submodel.federation.device import Device, Means
 from submodel.federation.facts import digest
 from submodel.federation.flower.messages import ARRAY, RECORD, take_payload, to_records

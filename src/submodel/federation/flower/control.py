@@ -38,7 +38,7 @@ from flwr.supercore.error import ApiErrorCode, FlowerError
 from flwr.supercore.fab import Fab
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 
-from submodel.errors import SubmodelError
+from submodel.core.errors import SubmodelError
 from submodel.federation.flower.process import past_proxies
 
 

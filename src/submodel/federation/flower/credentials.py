@@ -22,7 +22,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from submodel.errors import SubmodelError
+from submodel.core.errors import SubmodelError
 from submodel.federation.flower import certificates
 from submodel.federation.flower.process import DeviceFiles, ServerFiles
 

@@ -26,7 +26,7 @@ from flwr.supercore.inflatable.inflatable_utils import (
 )
 from flwr.superlink.grid import HttpGrid
 
-from submodel.errors import plain
+from submodel.core.errors import plain
 from submodel.federation.flower.messages import TYPES, payload_of, to_records
 from submodel.federation.post import MessageKind, Reply
 

@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from submodel.errors import SubmodelError
+from submodel.core.errors import SubmodelError
 from submodel.federation.flower.guard import HEALTH
 
 _TIMEOUT = 5.0

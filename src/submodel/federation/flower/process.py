@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psutil
 
-from submodel.errors import SubmodelError
+from submodel.core.errors import SubmodelError
 
 _SETTINGS = {
     "FLWR_TELEMETRY_ENABLED": "0",

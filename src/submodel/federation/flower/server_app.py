@@ -16,10 +16,10 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from submodel.config import read
-from submodel.errors import SubmodelError, refuse
+from submodel.config.setup import prepare
+from submodel.core.errors import SubmodelError, refuse
 from submodel.federation.flower.grid import GridPost
 from submodel.federation.server import over_devices
-from submodel.prepare.setup import prepare
 from submodel.runs.callbacks import Tell
 from submodel.runs.callbacks.progress import describe_scores
 from submodel.runs.folder import RunFolder, new_folder

@@ -16,13 +16,13 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from submodel.errors import SubmodelError
+from submodel.core.errors import SubmodelError
+from submodel.core.files import UnreadableError, read_typed
 from submodel.federation.flower import probe
 from submodel.federation.flower.control import Control, UnreachableError, thin_app
 from submodel.federation.flower.credentials import load_federation
 from submodel.federation.flower.guard import is_loopback
 from submodel.federation.flower.superlink import Superlink
-from submodel.files import UnreadableError, read_typed
 from submodel.runs.callbacks import OnRound
 from submodel.runs.folder import RunFolder
 from submodel.runs.loop import Interruption

@@ -8,7 +8,7 @@ import ssl
 import time
 from pathlib import Path
 
-from submodel.errors import SubmodelError
+from submodel.core.errors import SubmodelError
 from submodel.federation.flower import probe
 from submodel.federation.flower.guard import is_loopback
 from submodel.federation.flower.process import Child, ServerFiles

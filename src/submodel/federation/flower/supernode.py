@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from submodel.amounts import parse_amount, parse_capacity, si
+from submodel.core.amounts import parse_amount, parse_capacity, si
+from submodel.core.errors import SubmodelError, refuse
 from submodel.engines.processes.launch import free_port
-from submodel.errors import SubmodelError, refuse
 from submodel.federation.flower import probe
 from submodel.federation.flower.guard import is_loopback
 from submodel.federation.flower.process import Child, DeviceFiles
@@ -285,7 +285,7 @@ def find_own_data(text: str) -> tuple[str, str]:
     if text == "own" or not SOURCES.knows(text):
         return text, f"{text}: no such file or folder, nor the name of a data source"
     prefix, _, argument = text.partition(":")
-    if prefix not in SOURCES.prefixes or SOURCES.offers[prefix].argument != "PATH":
+    if prefix not in SOURCES.prefixes or SOURCES.entries[prefix].argument != "PATH":
         return text, ""
     path = Path(argument).expanduser()
     problem = "" if path.exists() else f"{argument}: no such file or folder"

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from torch import Tensor, nn
 
-from submodel.errors import ConfigError, refuse
+from submodel.core.errors import ConfigError, refuse
 from submodel.model.axes.declare import CLASSES, Axes
 from submodel.model.axes.layout import (
     Along,

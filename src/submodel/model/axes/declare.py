@@ -22,8 +22,9 @@ import torch
 from numpy.typing import NDArray
 from pydantic import Field, TypeAdapter
 
-from submodel.errors import ConfigError, PlanError, refuse
-from submodel.files import UnreadableError, parse_typed
+from submodel.core.errors import ConfigError, PlanError, refuse
+from submodel.core.files import UnreadableError, parse_typed
+from submodel.core.tables import card, cell, grid_of_cells, line_of_text, strip
 from submodel.model.axes.layout import (
     KIND,
     Along,
@@ -36,7 +37,6 @@ from submodel.model.axes.layout import (
     atoms,
 )
 from submodel.model.axes.number import CodeNumbers
-from submodel.presentation.tables import card, cell, grid_of_cells, line_of_text, strip
 
 
 @lru_cache(maxsize=1 << 12)
@@ -364,7 +364,7 @@ def from_json(text: str) -> Axes:
 
     >>> from_json('{"": "Axes", "sizes": {"hidden": -1}, "layouts": {}}')
     Traceback (most recent call last):
-    submodel.errors.PlanError: not the axes of a model: Axes.sizes.hidden: input should be ...
+    submodel.core.errors.PlanError: not the axes of a model: Axes.sizes.hidden: input should be ...
     """
     try:
         axes = parse_typed(_adapter(), text)

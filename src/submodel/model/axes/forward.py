@@ -19,11 +19,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from submodel.errors import ConfigError, SubmodelError, refuse
+from submodel.core.errors import ConfigError, SubmodelError, refuse
+from submodel.core.randomness import seed_torch, seeded
 from submodel.model.axes.keep import throw_away
 from submodel.model.inputs import Inputs, arguments
 from submodel.model.norm import StaticBatchNorm
-from submodel.randomness import seed_torch, seeded
 
 _INSIDE = "; give the module inside it, its `.module`"
 
@@ -33,7 +33,7 @@ def refuse_kinds(module: nn.Module) -> None:
 
     >>> refuse_kinds(nn.Sequential(nn.DataParallel(nn.Linear(2, 2))))
     Traceback (most recent call last):
-    submodel.errors.ConfigError: 0 (DataParallel): it spreads a module over devices; ...
+    submodel.core.errors.ConfigError: 0 (DataParallel): it spreads a module over devices; ...
     """
     problems = []
     for path, layer in _parts(module):

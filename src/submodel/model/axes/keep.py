@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from submodel.errors import SubmodelError
+from submodel.core.errors import SubmodelError
 from submodel.model.axes.number import TracedInt
 from submodel.model.axes.reach import attributes_of, reach, table_of
 from submodel.model.axes.record import storage

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from submodel.core.randomness import generator, seeded
 from submodel.model.axes.declare import Axes, units_held
 from submodel.model.axes.keep import throw_away
 from submodel.model.axes.verify import (
@@ -32,7 +33,6 @@ from submodel.model.axes.verify import (
 from submodel.model.build import build_module
 from submodel.model.build.module import settle_spectral_norms
 from submodel.model.cut import UnitCut, copy_part
-from submodel.randomness import generator, seeded
 
 CAPACITIES = (0.5, 0.25)
 """What is measured if nobody says what capacities there are."""

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from submodel.errors import ConfigError, refuse
+from submodel.core.errors import ConfigError, refuse
 from submodel.model.axes.assemble import Overrides, assemble, unify_equal_sizes
 from submodel.model.axes.declare import Axes
 from submodel.model.axes.forward import (

@@ -22,14 +22,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from submodel.errors import SubmodelError
+from submodel.core.errors import SubmodelError
+from submodel.core.randomness import generator, key
 from submodel.model.axes.declare import CLASSES, Axes, members
 from submodel.model.axes.forward import isolate, outputs_of, run, weights_of
 from submodel.model.axes.keep import DispatchMode, Memory, copy_with, is_large, keep_shared
 from submodel.model.axes.layout import Indices
 from submodel.model.axes.record import storage
 from submodel.model.inputs import Inputs, map_leaves
-from submodel.randomness import generator, key
 
 TOLERANCE = {torch.float64: 1e-7, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
 """How far an output may move, relative to the largest: sums are taken in another order."""

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as global_hooks
 
-from submodel.errors import ConfigError, SubmodelError, refuse
+from submodel.core.errors import ConfigError, SubmodelError, refuse
 from submodel.model.axes import CLASSES, Axes
 from submodel.model.axes.forward import (
     ForwardError,

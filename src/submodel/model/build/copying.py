@@ -22,7 +22,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from submodel.errors import SubmodelError
+from submodel.core.errors import SubmodelError
 from submodel.model.axes.reach import empty_tables, reach, table_of
 
 Memo = dict[int, Any]

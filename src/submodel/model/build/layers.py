@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
 
-from submodel.errors import SubmodelError
+from submodel.core.errors import SubmodelError
 from submodel.model.axes.layout import FixedPart, Indices, Layout
 from submodel.model.axes.number import Attribute
 from submodel.model.build.integers import Sizes, count_groups, kept_size

@@ -21,7 +21,7 @@ from torch.nn.utils.parametrize import ParametrizationList
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.overrides import TorchFunctionMode
 
-from submodel.errors import SubmodelError
+from submodel.core.errors import SubmodelError
 from submodel.model.axes.forward import refuse_kinds
 from submodel.model.axes.verify import Outputs
 from submodel.model.build.checks import OutputCheck, refuse_parts

@@ -24,12 +24,12 @@ import torch
 from pydantic import Field, TypeAdapter, ValidationError
 from torch import Tensor
 
-from submodel.errors import PlanError
+from submodel.core.errors import PlanError
+from submodel.core.tables import card, cell, grid_of_cells, line_of_text, strip
 from submodel.model.axes import CLASSES, Axes
 from submodel.model.axes.declare import units_held
 from submodel.model.axes.layout import Indices, Units
 from submodel.model.cut.flat import FlatLayout, kept_rows
-from submodel.presentation.tables import card, cell, grid_of_cells, line_of_text, strip
 
 Tensors = Mapping[str, Tensor]
 Granularity = Literal["unit", "coordinate"]
@@ -310,7 +310,7 @@ def read_runs(pairs: Sequence[tuple[int, int]], size: int, where: str) -> Indice
 
     >>> read_runs([(0, 3), (5, 9)], 8, "w")
     Traceback (most recent call last):
-    submodel.errors.PlanError: not a plan: w keeps 5 to 8 of 8 positions
+    submodel.core.errors.PlanError: not a plan: w keeps 5 to 8 of 8 positions
     """
     for a, b in pairs:
         if not 0 <= a < b <= size:

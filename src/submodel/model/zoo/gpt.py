@@ -7,9 +7,9 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
-from submodel.errors import ConfigError
+from submodel.core.errors import ConfigError
+from submodel.core.options import Count, Decay, Section
 from submodel.model.zoo import ModelContext, allocating
-from submodel.options import Count, Decay, Section
 
 _SPREAD = 0.02  # of initial weights, as GPT-2's
 

@@ -15,9 +15,9 @@ from typing import Any, NoReturn
 
 from torch import nn
 
-from submodel.errors import ConfigError, refuse
+from submodel.core.errors import ConfigError, refuse
+from submodel.core.options import FreeOptions
 from submodel.model.zoo import ModelContext
-from submodel.options import FreeOptions
 
 _BASES = ("PretrainedConfig", "PreTrainedConfig")
 _POSITIONS = ("max_position_embeddings", "n_positions")

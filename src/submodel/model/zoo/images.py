@@ -19,9 +19,9 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
+from submodel.core.options import Count, Section
 from submodel.model.norm import Scaler, StaticBatchNorm
 from submodel.model.zoo import ModelContext, allocating
-from submodel.options import Count, Section
 
 
 def mlp(inputs: Sequence[int], classes: int, width: int) -> nn.Sequential:

@@ -27,7 +27,7 @@ from typing import TypeGuard, TypeVar
 import torch
 from torch import Tensor, nn
 
-from submodel.errors import ConfigError, refuse
+from submodel.core.errors import ConfigError, refuse
 from submodel.model.axes import CLASSES, Axes
 from submodel.model.axes.declare import units_held
 from submodel.model.axes.layout import Along

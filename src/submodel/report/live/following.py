@@ -10,8 +10,8 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from submodel.errors import SubmodelError, plain
-from submodel.experiments.outline import ExperimentOutline, is_experiment, read_experiment
+from submodel.comparison.outline import ExperimentOutline, is_experiment, read_experiment
+from submodel.core.errors import SubmodelError, plain
 from submodel.report.listing import rows_of
 from submodel.runs.folder import RunFolder, is_run
 from submodel.runs.metrics import Metrics

@@ -15,9 +15,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from submodel.amounts import duration, si
-from submodel.errors import plain
-from submodel.experiments.outline import ExperimentOutline
+from submodel.comparison.outline import ExperimentOutline
+from submodel.core.amounts import duration, si
+from submodel.core.errors import plain
 from submodel.report.listing import STATE_STYLES, ago, score_text
 from submodel.report.live.following import RunView, rounds_of, seconds_of
 from submodel.runs.metrics import Metrics, is_number

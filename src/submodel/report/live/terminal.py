@@ -10,8 +10,8 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from submodel.errors import plain
-from submodel.experiments.outline import ExperimentOutline
+from submodel.comparison.outline import ExperimentOutline
+from submodel.core.errors import plain
 from submodel.report.listing import score_text
 from submodel.report.live.following import RunView, look, look_once
 from submodel.report.live.screens import experiment_screen, run_screen, screen_size, time_left

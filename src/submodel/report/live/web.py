@@ -20,7 +20,7 @@ from io import BufferedIOBase
 from pathlib import Path
 from typing import Any, cast
 
-from submodel.errors import SubmodelError, plain
+from submodel.core.errors import SubmodelError, plain
 from submodel.report.page import page_data, page_html
 
 ADDRESS = "127.0.0.1"

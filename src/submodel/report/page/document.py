@@ -20,13 +20,13 @@ from importlib import metadata, resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from submodel.errors import ConfigError, SubmodelError
-from submodel.experiments.findings import Findings
-from submodel.experiments.records import VariantRecord
-from submodel.experiments.statistics import HOLDS, PLUS_MINUS, number
-from submodel.extensions import FROM_LAB, PAGE_SECTIONS, extensions, load_extension
-from submodel.files import write_text
-from submodel.presentation.style import LINES, LINES_ON_DARK
+from submodel.comparison.findings import Findings
+from submodel.comparison.records import VariantRecord
+from submodel.comparison.statistics import HOLDS, PLUS_MINUS, number
+from submodel.core.errors import ConfigError, SubmodelError
+from submodel.core.extensions import FROM_LAB, PAGE_SECTIONS, extensions, load_extension
+from submodel.core.files import write_text
+from submodel.drawing.style import LINES, LINES_ON_DARK
 from submodel.report.grouping import describe_repeats, find_results, way_of
 from submodel.report.page.runs import coverages, partitions, read_run, runs_of_record
 from submodel.report.page.standing import form_of, group_runs, label_of, measures_of, standings

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from submodel.comparison.records import SeedRun, VariantRecord
 from submodel.config import Config, parse, to_toml
+from submodel.core.errors import ConfigError, SubmodelError, plain
 from submodel.data import Dataset
-from submodel.errors import ConfigError, SubmodelError, plain
-from submodel.experiments.records import SeedRun, VariantRecord
 from submodel.model.axes.declare import pack_units
 from submodel.report.coverage import coverage_of
 from submodel.report.grouping import group_equal, spell_settings

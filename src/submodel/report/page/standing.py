@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from submodel.config.reading import shorten
-from submodel.experiments.statistics import (
+from submodel.comparison.statistics import (
     PLUS_MINUS,
     Judgement,
     behind_best,
@@ -14,7 +13,8 @@ from submodel.experiments.statistics import (
     how_to_read,
     spread,
 )
-from submodel.extras import MissingExtraError
+from submodel.config.reading import shorten
+from submodel.core.extras import MissingExtraError
 from submodel.report.grouping import group_equal, way_of
 from submodel.report.page.types import MeasureInfo, PageGroup, PageRun, Standing, StandingRow
 

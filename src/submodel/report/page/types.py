@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 if TYPE_CHECKING:
-    from submodel.experiments.records import VariantRecord
+    from submodel.comparison.records import VariantRecord
 
 MOST_POINTS = 2_000
 """More points of one curve cannot be told apart on a page."""

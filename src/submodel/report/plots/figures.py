@@ -8,9 +8,9 @@ from fractions import Fraction
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from submodel.amounts import si
-from submodel.errors import SubmodelError
-from submodel.presentation.bands import (
+from submodel.core.amounts import si
+from submodel.core.errors import SubmodelError
+from submodel.drawing.bands import (
     MOST_LINES,
     ROW_HEIGHT,
     IntervalRow,
@@ -20,14 +20,14 @@ from submodel.presentation.bands import (
     sorted_rows,
     styles_of,
 )
-from submodel.presentation.labels import (
+from submodel.drawing.labels import (
     cost_ticks,
     even_ticks,
     label_ends,
     log_scale,
     whole_ticks,
 )
-from submodel.presentation.style import (
+from submodel.drawing.style import (
     LINES,
     NONE_TO_MANY,
     capacity_colours,

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from submodel.errors import SubmodelError
+from submodel.core.errors import SubmodelError
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def find_figure(name: str) -> FigureKind:
 
     >>> find_figure("trafic")
     Traceback (most recent call last):
-    submodel.errors.SubmodelError: 'trafic' is no figure; did you mean 'traffic'? There are ...
+    submodel.core.errors.SubmodelError: 'trafic' is no figure; did you mean 'traffic'? There are ...
     """
     if name in FIGURES:
         return FIGURES[name]

@@ -14,13 +14,13 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from submodel.comparison.findings import Findings
+from submodel.comparison.records import VariantRecord
 from submodel.config.reading import MOST_BYTES
-from submodel.errors import SubmodelError
-from submodel.experiments.findings import Findings
-from submodel.experiments.records import VariantRecord
-from submodel.files import UnreadableError, read_text
-from submodel.presentation.bands import Curve
-from submodel.presentation.labels import short_label
+from submodel.core.errors import SubmodelError
+from submodel.core.files import UnreadableError, read_text
+from submodel.drawing.bands import Curve
+from submodel.drawing.labels import short_label
 from submodel.report.grouping import (
     WayKey,
     describe_repeats,

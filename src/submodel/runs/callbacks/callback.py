@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from submodel.algorithm.tally import RoundReport
 from submodel.algorithm.types import State
-from submodel.errors import CallbackError
+from submodel.core.errors import CallbackError
 from submodel.runs.metrics import RESERVED_NAMES, Metrics, with_entries
 
 if TYPE_CHECKING:

@@ -7,14 +7,14 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from submodel.presentation.labels import (
+from submodel.drawing.labels import (
     amount_ticks,
     even_ticks,
     label_ends,
     log_scale,
     whole_ticks,
 )
-from submodel.presentation.style import (
+from submodel.drawing.style import (
     DOUBLE,
     FRAME,
     INK,

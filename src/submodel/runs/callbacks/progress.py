@@ -12,9 +12,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemaini
 from rich.progress import Progress as Bar
 
 from submodel.algorithm.types import State
-from submodel.amounts import si
 from submodel.config import Config
-from submodel.presentation.tables import card, cell, curve, grid_of_cells, line_of_text
+from submodel.core.amounts import si
+from submodel.core.tables import card, cell, curve, grid_of_cells, line_of_text
 from submodel.runs.callbacks.callback import Callback, OnRound
 from submodel.runs.metrics import Metrics
 

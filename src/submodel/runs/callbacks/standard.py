@@ -12,8 +12,8 @@ from torch import Tensor
 from submodel.algorithm.execution import ALONE
 from submodel.algorithm.tally import RoundReport
 from submodel.algorithm.types import State
+from submodel.core.extras import MissingExtraError
 from submodel.engines.processes.group import ProcessGroup
-from submodel.extras import MissingExtraError
 from submodel.model.inspect import describe_layers
 from submodel.model.norm import needs_calibration
 from submodel.runs import checkpoint

@@ -19,9 +19,9 @@ from pydantic import ValidationError
 from submodel.algorithm.types import State
 from submodel.config import Config
 from submodel.config.sections import TRACKERS
-from submodel.errors import ConfigError, refuse
-from submodel.files import write_text
-from submodel.options import Section
+from submodel.core.errors import ConfigError, refuse
+from submodel.core.files import write_text
+from submodel.core.options import Section
 from submodel.runs.callbacks.callback import Callback, CallbackGuard
 from submodel.runs.metrics import Metrics, flat, is_number
 from submodel.runs.training import Training

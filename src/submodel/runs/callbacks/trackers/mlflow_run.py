@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from submodel.algorithm.types import State
-from submodel.extras import needs_extra
-from submodel.files import write_text
-from submodel.options import Section
+from submodel.core.extras import needs_extra
+from submodel.core.files import write_text
+from submodel.core.options import Section
 from submodel.runs.callbacks.callback import Callback
 from submodel.runs.callbacks.trackers import TrackerContext, scalars, times
 from submodel.runs.metrics import Metrics

@@ -9,8 +9,8 @@ from typing import Self
 
 from submodel.algorithm.types import State
 from submodel.config import to_toml
-from submodel.extras import needs_extra
-from submodel.options import Section
+from submodel.core.extras import needs_extra
+from submodel.core.options import Section
 from submodel.runs.callbacks.callback import Callback
 from submodel.runs.callbacks.trackers import TrackerContext, scalars, times
 from submodel.runs.metrics import Metrics

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, Self
 
 from submodel.algorithm.types import State
-from submodel.errors import ConfigError
-from submodel.extras import needs_extra
-from submodel.files import write_text
-from submodel.options import Section
+from submodel.core.errors import ConfigError
+from submodel.core.extras import needs_extra
+from submodel.core.files import write_text
+from submodel.core.options import Section
 from submodel.runs.callbacks.callback import Callback
 from submodel.runs.callbacks.trackers import TrackerContext, scalars
 from submodel.runs.metrics import Metrics

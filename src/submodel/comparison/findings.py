@@ -1,0 +1,315 @@
+"""What came out of a comparison: the records of all ways, a table, a page and a figure."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import Field, TypeAdapter
+from rich.table import Table
+
+from submodel.comparison.records import COMPARISON_FILE, VariantRecord
+from submodel.comparison.statistics import (
+    JUDGEMENT_HEADINGS,
+    Judgement,
+    behind_best,
+    describe_judgement,
+    how_to_read,
+    number,
+    spread,
+)
+from submodel.core.amounts import si
+from submodel.core.errors import SubmodelError
+from submodel.core.files import read_typed
+from submodel.core.tables import (
+    bold_cell,
+    card,
+    cell,
+    grid_of_cells,
+    line_of_text,
+    markdown_table,
+    strip,
+    text_table,
+)
+from submodel.drawing.bands import (
+    MOST_LINES,
+    IntervalRow,
+    draw_bands,
+    draw_intervals,
+    figure_with_list,
+    sorted_rows,
+    styles_of,
+)
+from submodel.drawing.labels import cost_ticks, even_ticks, label_ends, short_label
+from submodel.drawing.style import DOUBLE, new_figure, save_figure, with_style
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes as Plot
+    from matplotlib.figure import Figure
+
+_LARGEST = 1 << 24  # bytes of it
+_BAR_CELLS = 60  # of a bar in a notebook
+_HEIGHT = 2.0  # inches of the curves
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """A way in the file that lists all of them."""
+
+    text: str
+    title: str
+    slug: Annotated[str, Field(pattern=r"^[\w.-]+$", max_length=200)]  # a name, not a path
+
+
+@dataclass(frozen=True)
+class _Index:
+    """The file that lists all ways; their records lie beside it."""
+
+    command: str
+    budget: str
+    ways: Annotated[list[_Entry], Field(min_length=1)]
+
+
+_INDEX = TypeAdapter(_Index)
+
+
+@dataclass(frozen=True)
+class WayRecord:
+    """One way and its runs."""
+
+    text: str  # as it was given
+    title: str
+    record: VariantRecord
+
+    @property
+    def rounds(self) -> list[int]:
+        """How many, seed by seed."""
+        return [int(rounds) for rounds in self.record.final("round").values()]
+
+    def cost(self, what: str) -> float:
+        """The bytes or flops of a run, the mean over seeds."""
+        return spread(list(self.record.final(what).values()))[0]
+
+
+@dataclass(frozen=True)
+class Findings:
+    """All ways that were compared, and under which budget."""
+
+    ways: Sequence[WayRecord]
+    budget: str  # in words
+    command: str
+
+    @property
+    def seeds(self) -> list[int]:
+        """The seeds that every way ran with."""
+        return [run.seed for run in self.ways[0].record.runs]
+
+    def judgements(self) -> dict[str, Judgement]:
+        """Of all ways but the best: whether it is behind that, by its final test accuracy.
+
+        The keys are the texts that the ways were given as.
+        """
+        return behind_best({way.text: way.record.final("accuracy") for way in self.ways})
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return comparison_html(self)
+
+    def write(self, folder: Path) -> None:
+        """Keep everything that the report needs."""
+        for way in self.ways:
+            way.record.write(folder / f"{way.record.slug}.json")
+        entries = [_Entry(way.text, way.title, way.record.slug) for way in self.ways]
+        index = _Index(self.command, self.budget, entries)
+        (folder / COMPARISON_FILE).write_text(json.dumps(asdict(index), indent=1) + "\n", "utf-8")
+
+    @classmethod
+    def read(cls, folder: Path) -> Findings:
+        """What `write` wrote."""
+        path = folder / COMPARISON_FILE
+        index = read_typed(_INDEX, path, _LARGEST, "not the records of a comparison")
+        ways = [
+            WayRecord(way.text, way.title, VariantRecord.read(folder / f"{way.slug}.json"))
+            for way in index.ways
+        ]
+        return cls(ways, index.budget, index.command)
+
+    def only(self, texts: Sequence[str]) -> Findings:
+        """Some of the ways, in another order perhaps."""
+        by_text = {way.text: way for way in self.ways}
+        if unknown := [text for text in texts if text not in by_text]:
+            raise SubmodelError(
+                f"way {unknown[0]!r} has no record there; recorded are {', '.join(by_text)}"
+            )
+        return Findings([by_text[text] for text in texts], self.budget, self.command)
+
+
+_HEADINGS = (
+    *("way", "rounds", "traffic (down + up)", "FLOPs", "test accuracy", "test loss"),
+    *("difference to the best", *JUDGEMENT_HEADINGS, "behind the best"),
+)
+
+
+def comparison_rows(findings: Findings) -> list[list[str]]:
+    """The table's cells, way by way."""
+    judgements = findings.judgements()
+    return [_table_row(way, judgements.get(way.text)) for way in findings.ways]
+
+
+def _table_row(way: WayRecord, judgement: Judgement | None) -> list[str]:
+    least, most = min(way.rounds), max(way.rounds)
+    scores = [number(m, list(way.record.final(m).values())) for m in ("accuracy", "loss")]
+    return [
+        way.title,
+        f"{least}" if least == most else f"{least} to {most}",
+        si(way.cost("bytes"), "B"),
+        si(way.cost("flops")),
+        *scores,
+        *(["", "", "", "best"] if judgement is None else _behind(judgement)),
+    ]
+
+
+def _behind(judgement: Judgement) -> list[str]:
+    differences = [-difference for difference in judgement.differences]
+    return [
+        number("accuracy", differences, sign=True),
+        *describe_judgement("accuracy", judgement, flip_sign=True),
+        judgement.verdict,
+    ]
+
+
+def comparison_table(findings: Findings) -> Table:
+    """The comparison, for the terminal."""
+    title = f"{_seeds(findings)}, {findings.budget}"
+    return text_table(
+        title, _HEADINGS, comparison_rows(findings), words=(_HEADINGS[0], _HEADINGS[-1])
+    )
+
+
+def plain_comparison(findings: Findings) -> dict[str, Any]:
+    """The comparison as plain values, for programs."""
+    judgements = findings.judgements()
+    return {
+        "command": findings.command,
+        "budget": findings.budget,
+        "seeds": findings.seeds,
+        "ways": [
+            {
+                "way": way.text,
+                "title": way.title,
+                "rounds": {
+                    run.seed: rounds
+                    for run, rounds in zip(way.record.runs, way.rounds, strict=True)
+                },
+                "bytes": way.cost("bytes"),
+                "flops": way.cost("flops"),
+                "accuracy": way.record.final("accuracy"),
+                "loss": way.record.final("loss"),
+                "behind": asdict(judgements[way.text]) if way.text in judgements else None,
+            }
+            for way in findings.ways
+        ],
+    }
+
+
+def comparison_html(findings: Findings) -> str:
+    """The comparison, for a notebook: the table, with bars for the accuracies, the best in bold."""
+    parts = []
+    for way, cells in zip(findings.ways, comparison_rows(findings), strict=True):
+        accuracy = spread(list(way.record.final("accuracy").values()))[0]
+        share = round(_BAR_CELLS * accuracy) if math.isfinite(accuracy) else 0
+        bar = strip([1.0] * share + [0.0] * (_BAR_CELLS - share), f"{accuracy:.1%}")
+        texts = [bold_cell(text) if cells[-1] == "best" else cell(text) for text in cells]
+        parts.append([texts[0], bar, *texts[1:]])
+    headings = [_HEADINGS[0], "", *_HEADINGS[1:]]
+    table = grid_of_cells(headings, parts, numbers=range(2, len(headings) - 1))
+    title = f"Comparison: {_seeds(findings)}, {findings.budget}"
+    return card(title, table, line_of_text(remarks(findings)))
+
+
+def _seeds(findings: Findings) -> str:
+    count = len(findings.seeds)
+    return "one seed" if count == 1 else f"{count} seeds"
+
+
+def remarks(findings: Findings) -> str:
+    """How to read the verdicts, in words."""
+    text = how_to_read(len(findings.seeds), len(findings.ways) - 1)
+    if any(judgement.p is not None for judgement in findings.judgements().values()):
+        text += " The best was chosen by these same runs, which flatters it."
+    return text
+
+
+def write_comparison(findings: Findings, folder: Path) -> Path:
+    """The figure and the table as one Markdown page; returns its path."""
+    picture, page = folder / "comparison.png", folder / "comparison.md"
+    save_figure(draw_comparison(findings), picture)
+    seconds = sum(run.seconds for way in findings.ways for run in way.record.runs)
+    lines = [
+        f"# {', '.join(way.title.partition(',')[0] for way in findings.ways)}: a comparison",
+        "",
+        f"`{findings.command}`: {_seeds(findings)}, {findings.budget}; "
+        f"{seconds / 3600:.2f} hours of one core in all.",
+        "",
+        f"![test accuracy against rounds, traffic and work]({picture.name})",
+        "",
+        *markdown_table(_HEADINGS, comparison_rows(findings)),
+        "",
+        remarks(findings),
+        "",
+        "Scores are means over seeds, after the last round of each way. In the figure, "
+        "lines and dots are means, bands and bars go from the least to the most, and curves go as "
+        "far as all seeds went. The same seed means the same data at the same clients, and the "
+        "same sampling and initial model unless a way sets them itself.",
+        "",
+    ]
+    page.write_text("\n".join(lines), "utf-8")
+    return page
+
+
+Styles = Sequence[tuple[str, str] | None]
+"""Of every way, in their order."""
+
+
+@with_style
+def draw_comparison(findings: Findings) -> Figure:
+    """Test accuracy against rounds, bytes and FLOPs; of many ways, a list of all below."""
+    finals = [sum(way.record.final("accuracy").values()) for way in findings.ways]
+    styles = styles_of(finals)
+    if len(findings.ways) <= MOST_LINES:
+        figure = new_figure(DOUBLE, max(_HEIGHT, 0.6 + 0.17 * len(findings.ways)))
+        curves: Sequence[Plot] = figure.subplots(1, 3, sharey=True)
+        _draw_curves(curves, findings, styles)
+        label_ends(curves[-1:])  # all three have the same colours and ends
+        return figure
+    figure, upper, lower = figure_with_list(DOUBLE, _HEIGHT, len(findings.ways))
+    _draw_curves(upper.subplots(1, 3, sharey=True), findings, styles)
+    _draw_list(lower.subplots(), findings.ways, styles)
+    return figure
+
+
+def _draw_curves(plots: Sequence[Plot], findings: Findings, styles: Styles) -> None:
+    for plot, cost in zip(plots, ("round", "bytes", "flops"), strict=True):
+        lines = [(short_label(w.title), w.record.against(cost, "accuracy")) for w in findings.ways]
+        most = draw_bands(plot, lines, styles)
+        plot.set_xlim(0, 1.03 * most)
+        cost_ticks(plot, cost, most)
+    plots[0].set_ylabel("test accuracy")
+    even_ticks(plots[0].yaxis)
+
+
+def _draw_list(plot: Plot, ways: Sequence[WayRecord], styles: Styles) -> None:
+    """Every way after its last round, the best on top, with what it took."""
+    rows = []
+    for way, style in zip(ways, styles, strict=True):
+        values = list(way.record.final("accuracy").values())
+        rounds = f"{round(sum(way.rounds) / len(way.rounds))}"
+        cells = (rounds, si(way.cost("bytes"), "B"), si(way.cost("flops")))
+        rows.append(IntervalRow(short_label(way.title), values, style and style[0], cells))
+    draw_intervals(plot, sorted_rows(rows), ("rounds", "traffic", "FLOPs"))
+    plot.set_xlabel("test accuracy after the last round")
+    even_ticks(plot.xaxis)

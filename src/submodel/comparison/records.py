@@ -1,0 +1,282 @@
+"""What a variant came to over its seeds: small enough to keep, enough to redraw every figure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import accumulate
+from operator import itemgetter
+from pathlib import Path, PurePath
+from statistics import fmean
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, Field, TypeAdapter
+
+from submodel.config import Config
+from submodel.core.errors import SubmodelError
+from submodel.core.files import JsonNumber, read_typed, write_text
+from submodel.runs.folder import RunFolder, read_full_scores
+from submodel.runs.metrics import TEST_BATCH_KEY, Metrics, flat
+
+_TABLES = ("capacity_accuracy.", "client_accuracy.mean", "client_accuracy.worst_quarter")
+CAPACITY_KEY = "capacity_accuracy."
+"""What the accuracy of a capacity is called in a line, before the capacity."""
+_COSTS = ("round", "bytes", "flops")
+_SUMS = ("bytes", "flops")
+
+
+_SCORE_KEYS = ("round", "test_loss", "test_accuracy", "train_eval_loss", "train_eval_accuracy",
+               "held_out_loss", "held_out_accuracy", TEST_BATCH_KEY)  # fmt: skip
+
+
+def _counts(line: dict[str, JsonNumber]) -> dict[str, JsonNumber]:
+    """Refuse what no run could have cost."""
+    if not all(0 <= line.get(cost, 0) < _MOST for cost in _COSTS):
+        raise ValueError(f"{', '.join(_COSTS)}: not amounts")
+    return line
+
+
+_MOST = 10**30  # whatever is counted
+_Number = Annotated[int, Field(gt=-_MOST, lt=_MOST)] | float
+Line = Annotated[dict[str, _Number], AfterValidator(_counts)]
+BY_TEST_BATCH = "accuracy by test batches"
+"""That of the whole model where each batch of test examples normalises itself."""
+MEASURES: dict[str, Callable[[Line], float]] = {
+    "accuracy": lambda line: line["test_accuracy"],
+    BY_TEST_BATCH: lambda line: line[TEST_BATCH_KEY],
+    "loss": lambda line: line["test_loss"],
+    "train accuracy": lambda line: line["train_eval_accuracy"],
+    "train loss": lambda line: line["train_eval_loss"],
+    "loss gap": lambda line: abs(line["test_loss"] - line["train_eval_loss"]),
+    "accuracy gap": lambda line: abs(line["test_accuracy"] - line["train_eval_accuracy"]),
+    "held-out accuracy": lambda line: line["held_out_accuracy"],
+    "mean over sizes": lambda line: fmean(_by_size(line)),
+    "smallest size": lambda line: _by_size(line)[-1],
+    "worst quarter": lambda line: line["client_accuracy.worst_quarter"],
+}
+SMALLER_IS_BETTER = ("loss", "train loss", "loss gap", "accuracy gap")
+COMPARISON_FILE = "comparison.json"
+"""Beside the records of a comparison: what it compares."""
+RATES_ENDING = ".rates.json"
+"""How the names of tables of learning rates end."""
+_LARGEST = 1 << 27  # bytes of a record
+
+
+@dataclass(frozen=True)
+class SeedRun:
+    """One run: its evaluated rounds."""
+
+    seed: int
+    lines: Annotated[Sequence[Line], Field(min_length=1)]  # older records lack bytes and flops
+    seconds: float
+    model_sha256: str
+    is_flat: bool | None = None  # of a run to the end: whether its curve was flat
+    clients: Sequence[tuple[float, float]] = field(default_factory=list)  # capacity, accuracy
+    core_seconds: float | None = None  # of a processor, scoring included; None: not counted
+    machine: str | None = None  # where that was
+
+
+@dataclass(frozen=True)
+class VariantRecord:
+    """The runs of one variant: a configuration but for its seed."""
+
+    slug: Annotated[str, Field(max_length=200)]
+    config: dict[str, Any]  # of the first seed
+    runs: Annotated[Sequence[SeedRun], Field(min_length=1)]
+
+    @classmethod
+    def of(cls, slug: str, folders: Sequence[RunFolder]) -> VariantRecord:
+        """Read finished runs, seed by seed."""
+        runs = []
+        for folder in folders:
+            summary, config = folder.summary(), folder.config()
+            if summary is None:
+                raise SubmodelError(f"{folder.path} is not finished")
+            lines = _evaluated_lines(folder.metrics())
+            sha = summary["model_sha256"]
+            clients: list[tuple[float, float]] = []
+            if (full_scores := read_full_scores(folder)) is not None:
+                lines[-1] |= _scores_of(full_scores.entries)
+                clients = [(capacity, _short(score)) for capacity, score in full_scores.clients]
+            runs.append(SeedRun(config.seed, lines, summary["seconds"], sha, clients=clients))
+        return cls(slug, portable(folders[0].config()), runs)
+
+    @classmethod
+    def read(cls, path: Path) -> VariantRecord:
+        """A record that `write` wrote."""
+        return read_typed(_RECORD, path, _LARGEST, "not a record of runs")
+
+    def write(self, path: Path) -> None:
+        """As JSON."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, _compact(asdict(self)))
+
+    def final(self, measure: str) -> dict[int, float]:
+        """Seed -> the measure or cost (round, bytes, flops) after the last round."""
+        return {run.seed: self._value_of(measure, run.lines[-1]) for run in self.runs}
+
+    def _value_of(self, measure: str, line: Line) -> float:
+        try:
+            return MEASURES.get(measure, itemgetter(measure))(line)
+        except KeyError as missing:
+            raise SubmodelError(f"{self.slug}: its record has no {missing} in a round") from None
+
+    def until(self, round_: int) -> VariantRecord:
+        """As it was at the last evaluation until a round; runs without any are left out."""
+        runs = [replace(run, lines=[ln for ln in run.lines if ln["round"] <= round_])
+                for run in self.runs]  # fmt: skip
+        return replace(self, runs=[run for run in runs if run.lines])
+
+    def ahead_of(self, other: VariantRecord, measure: str) -> list[float]:
+        """By how much it did better with the seeds that both have; losses count the other way."""
+        sign = -1 if measure in SMALLER_IS_BETTER else 1
+        first, second = self.final(measure), other.final(measure)
+        return [sign * (first[seed] - second[seed]) for seed in first if seed in second]
+
+    def against(self, cost: str, measure: str) -> list[tuple[list[float], list[float]]]:
+        """Of every run: what it had cost (round, bytes or flops), and the measure then."""
+        return [
+            (
+                [self._value_of(cost, line) for line in run.lines],
+                [self._value_of(measure, line) for line in run.lines],
+            )
+            for run in self.runs
+        ]
+
+    def curve(self, measure: str) -> tuple[list[float], list[list[float]]]:
+        """The evaluated rounds, and each run's values."""
+        curves = self.against("round", measure)
+        return curves[0][0], [values for _, values in curves]
+
+
+_RECORD = TypeAdapter(VariantRecord)
+
+
+def record_files(folder: Path) -> list[Path]:
+    """The files of a folder that may be records, without those that lie beside records."""
+    beside = (COMPARISON_FILE, f"*{RATES_ENDING}", ".*")
+    files = sorted(folder.glob("*.json"))
+    return [file for file in files if not any(file.match(pattern) for pattern in beside)]
+
+
+def _evaluated_lines(history: Sequence[Metrics]) -> list[Line]:
+    """The rounds with a score, and the bytes (down + up) and FLOPs of all rounds until then."""
+    traffic = accumulate(line["bytes_down"] + line["bytes_up"] for line in history)
+    flops_so_far = accumulate(line["flops"] for line in history)
+    return [
+        _scores_of(line) | {"bytes": total, "flops": flops}
+        for line, total, flops in zip(history, traffic, flops_so_far, strict=True)
+        if "test_loss" in line
+    ]
+
+
+def _scores_of(line: Metrics) -> Line:
+    """What is kept of a round's scores, tables by their path."""
+    row = flat(line)
+    keys = (key for key in row if key in _SCORE_KEYS or key.startswith(_TABLES))
+    return {key: _short(row[key]) for key in keys}
+
+
+def _by_size(line: Line) -> list[float]:
+    """The accuracy of every capacity, from the largest to the smallest."""
+    sizes = {float(k.removeprefix(CAPACITY_KEY)): v for k, v in line.items() if CAPACITY_KEY in k}
+    if not sizes:
+        raise KeyError(f"{CAPACITY_KEY}*")
+    return [sizes[size] for size in sorted(sizes, reverse=True)]
+
+
+def portable(config: Config) -> dict[str, Any]:
+    """A configuration as plain values that say nothing of the machine: paths are but names.
+
+    >>> from submodel.config import parse
+    >>> portable(parse({"data": {"name": "mnist", "path": "/home/me/mnist"}}))["data"]["path"]
+    'mnist'
+    """
+    plain: dict[str, Any] = config.model_dump(mode="json", exclude_none=True)
+    return {key: _without_folders(value) for key, value in plain.items()}
+
+
+def _without_folders(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_folders(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_without_folders(inner) for inner in value]
+    is_path = isinstance(value, str) and PurePath(value).is_absolute()
+    return PurePath(value).name if is_path else value
+
+
+def _compact(plain: dict[str, Any]) -> str:
+    """As JSON with a line of text for every evaluated round: short, and changes are seen."""
+    heading = json.dumps({key: value for key, value in plain.items() if key != "runs"}, indent=1)
+    runs = ",\n".join(_compact_run(run) for run in plain["runs"])
+    return f'{heading[:-2]},\n "runs": [\n{runs}\n ]\n}}\n'
+
+
+def _compact_run(run: dict[str, Any]) -> str:
+    others = json.dumps({key: value for key, value in run.items() if key != "lines"})
+    lines = ",\n".join(f"   {json.dumps(line)}" for line in run["lines"])
+    return f'  {others[:-1]}, "lines": [\n{lines}\n  ]}}'
+
+
+def _short(value: float) -> float:
+    """A score to seven digits, as many as a float32 has; counts as they are.
+
+    >>> _short(1 / 3), _short(12345678901)
+    (0.3333333, 12345678901)
+    """
+    return float(f"{value:.7g}") if isinstance(value, float) else value
+
+
+def put_together(slug: str, records: Mapping[float, VariantRecord]) -> VariantRecord:
+    """The record of a way that has a run for every capacity, of the seeds that all have.
+
+    Its scores are those of the largest capacity, its bytes and FLOPs those of all; the accuracy of
+    every capacity is that of its own run. Lines are at the rounds at which any of them was
+    evaluated; each run counts with its last evaluation until then.
+    """
+    largest = records[max(records)]
+    runs_by_seed = {
+        capacity: {run.seed: run for run in record.runs} for capacity, record in records.items()
+    }
+    seeds = [run.seed for run in largest.runs if all(run.seed in r for r in runs_by_seed.values())]
+    runs = [_join_runs({c: by_seed[seed] for c, by_seed in runs_by_seed.items()}) for seed in seeds]
+    return VariantRecord(slug, largest.config, runs)
+
+
+def _join_runs(runs: Mapping[float, SeedRun]) -> SeedRun:
+    from submodel.algorithm.evaluation import worst_quarter  # PyTorch: not for records alone
+
+    largest = runs[max(runs)]
+    first = max(run.lines[0]["round"] for run in runs.values())
+    rounds = sorted({line["round"] for run in runs.values() for line in run.lines})
+    lines = []
+    for round_ in rounds[rounds.index(first) :]:
+        until = {c: [ln for ln in run.lines if ln["round"] <= round_] for c, run in runs.items()}
+        lines.append(_join_lines({c: earlier[-1] for c, earlier in until.items()}, round_))
+    clients = [pair for c, run in runs.items() for pair in run.clients if pair[0] == c]
+    if clients:
+        accuracies = [accuracy for _, accuracy in clients]
+        lines[-1]["client_accuracy.mean"] = sum(accuracies) / len(accuracies)
+        lines[-1]["client_accuracy.worst_quarter"] = worst_quarter(accuracies, True)
+    efforts = [run.core_seconds for run in runs.values()]
+    flat_parts = [run.is_flat for run in runs.values()]
+    return replace(
+        largest,
+        lines=lines,
+        seconds=sum(run.seconds for run in runs.values()),
+        core_seconds=None if None in efforts else sum(filter(None, efforts)),
+        is_flat=None if None in flat_parts else all(flat_parts),
+        clients=clients,
+    )
+
+
+def _join_lines(lines: Mapping[float, Line], round_: float) -> Line:
+    largest = lines[max(lines)]
+    others = {k: v for k, v in largest.items() if not k.startswith((CAPACITY_KEY, "client_"))}
+    return {
+        **others,
+        "round": round_,
+        **{key: sum(line[key] for line in lines.values()) for key in _SUMS if key in largest},
+        **{f"{CAPACITY_KEY}{c:g}": lines[c]["test_accuracy"] for c in sorted(lines, reverse=True)},
+    }

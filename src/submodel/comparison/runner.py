@@ -1,0 +1,342 @@
+"""Running many configurations, several at once, each in a folder that can be resumed."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import signal
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from submodel.comparison.course import Course
+from submodel.comparison.outline import ExperimentProgress, PlannedRun, work_shown
+from submodel.comparison.records import VariantRecord
+from submodel.config import Config, to_toml
+from submodel.core.errors import SubmodelError
+from submodel.core.extras import needs_extra
+from submodel.engines.processes.launch import Follower, Followers
+from submodel.runs.folder import RunFolder, read_full_scores
+from submodel.runs.loop import Interruption
+
+_POLL, _TELL = 0.02, 0.5  # seconds
+_DIVERGENCE = " may help"  # how the errors of runs that diverged end
+
+
+@dataclass(frozen=True)
+class Effort:
+    """What commands took together."""
+
+    core_seconds: float | None = None  # of a processor; None: not counted
+    machine: str | None = None  # the last one that they ran on; None: not known
+
+
+@dataclass(frozen=True)
+class EffortFile:
+    """The efforts of a run's commands, a line each; a run that was stopped has several."""
+
+    path: Path  # of the file
+
+    def add(self, core_seconds: float | None) -> None:
+        """Note that a command has ended."""
+        if core_seconds is None:
+            return
+        entry = {"core_seconds": round(core_seconds, 2), "machine": describe_machine()}
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(entry) + "\n")
+
+    def read(self) -> Effort:
+        """All of it; nothing where no command was counted, or the file is damaged."""
+        if not self.path.is_file():
+            return Effort()
+        try:
+            entries = [
+                Effort(**json.loads(line)) for line in self.path.read_text("utf-8").splitlines()
+            ]
+        except (ValueError, TypeError):
+            return Effort()
+        seconds = sum(entry.core_seconds or 0.0 for entry in entries)
+        return Effort(round(seconds, 2), entries[-1].machine) if entries else Effort()
+
+
+def sum_known(files: Iterable[EffortFile]) -> float | None:
+    """What several runs took together; None where one was not counted."""
+    efforts = [file.read().core_seconds for file in files]
+    known_efforts = [seconds for seconds in efforts if seconds is not None]
+    return round(sum(known_efforts), 2) if len(known_efforts) == len(efforts) else None
+
+
+def describe_machine() -> str:
+    """The processor and how many cores there are."""
+    name = platform.processor() or platform.machine()
+    info = Path("/proc/cpuinfo")
+    if info.is_file():
+        lines = info.read_text("utf-8").splitlines()
+        name = next(
+            (line.partition(":")[2].strip() for line in lines if line.startswith("model name")),
+            name,
+        )
+    return f"{name}, {os.cpu_count()} cores"
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run: its configuration and where it is."""
+
+    config: Config  # what it begins with
+    folder: RunFolder  # where it is
+    # how it goes on when its rounds are done; None: it is finished then
+    course: Course | None = None
+    is_scored: bool = False  # whether its result is scored in full at the end
+    seconds: float = 1.0  # what a round is expected to take, to tell how much is left of several
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether nothing is left to do."""
+        return self.folder.config_file.exists() and self._next() is None
+
+    def command(self) -> list[str]:
+        """Begin it, or go on with it: what follows ``submodel``."""
+        if self.folder.config_file.exists():
+            return self._next() or ["show", str(self.folder.path)]
+        config = self.folder.path.with_suffix(".toml")
+        config.parent.mkdir(parents=True, exist_ok=True)
+        config.write_text(to_toml(self.config), "utf-8")
+        return ["train", str(config), "--out", str(self.folder.path)]
+
+    def _next(self) -> list[str] | None:
+        """How a run that has begun goes on; None: it does not."""
+        path = str(self.folder.path)
+        if not self.folder.finished():
+            return ["resume", path]
+        if self.course is not None:
+            config = self.folder.config()
+            settings = self.course.next_settings(config, self.folder.metrics())
+            if settings is not None:
+                return ["resume", path, *(word for text in settings for word in ("--set", text))]
+        if self.is_scored and read_full_scores(self.folder) is None:
+            return ["score", path]
+        return None
+
+    @property
+    def log_file(self) -> Path:
+        """What its commands say."""
+        return self.folder.path.with_suffix(".log")
+
+    @property
+    def effort(self) -> EffortFile:
+        """What its commands took."""
+        return EffortFile(self.folder.path.with_suffix(".effort.jsonl"))
+
+    def rounds_done(self) -> int:
+        """How many rounds have a line; read without looking into them, as it is asked often."""
+        file = self.folder.metrics_file
+        return file.read_bytes().count(b"\n") if file.exists() else 0
+
+    def rounds_expected(self, rounds_done: int) -> int:
+        """How many it will have, as far as can be told."""
+        if self.course is None:
+            return self.config.train.rounds
+        return max(self.course.shortest, rounds_done)
+
+
+def comparable(config: Config, course: Course | None = None) -> Config:
+    """What the result depends on: not where it is computed, nor how far a course has come."""
+    config = config if course is None else course.begin(config)
+    return config.model_copy(update={"engine": Config().engine})
+
+
+@dataclass
+class Runner:
+    """Runs named configurations, each with several seeds, and reads what came out."""
+
+    out: Path
+    parallel: int
+    console: Console = field(default_factory=Console)
+
+    def job(
+        self,
+        slug: str,
+        config: Config,
+        course: Course | None = None,
+        *,
+        is_scored: bool = False,
+        seconds: float = 1.0,
+    ) -> Job:
+        """One of the runs of a name; an existing folder must hold the same one."""
+        if course is not None:
+            config = course.begin(config)
+        folder = RunFolder(self.out / "runs" / slug / f"seed-{config.seed}")
+        if folder.config_file.exists():
+            then = comparable(folder.config(), course)
+            if then != comparable(config):
+                raise SubmodelError(
+                    f"{folder.path} holds a run of another configuration: give another --out"
+                )
+        return Job(config, folder, course, is_scored, seconds)
+
+    def run(self, configs: Mapping[str, Sequence[Config]]) -> list[VariantRecord]:
+        """Whatever is not finished yet, name -> a configuration per seed; the records of all."""
+        jobs = {
+            slug: [self.job(slug, c) for c in seed_configs]
+            for slug, seed_configs in configs.items()
+        }
+        # seed by seed, so that what is interrupted has something of everything
+        self.run_jobs([job for together in zip(*jobs.values(), strict=True) for job in together])
+        return [
+            VariantRecord.of(slug, [job.folder for job in seed_jobs])
+            for slug, seed_jobs in jobs.items()
+        ]
+
+    def run_jobs(
+        self,
+        jobs: Sequence[Job],
+        *,
+        may_diverge: bool = False,
+        when_ended: Callable[[Job], None] | None = None,
+        work_before: float = 0.0,
+        work_beyond: float = 0.0,
+    ) -> None:
+        """Whatever is not finished of these, in this order, some at a time.
+
+        Raises `Interruption` where it is stopped, `SubmodelError` where runs failed, at the end.
+        Runs that may diverge and do are no failures, and stay unfinished; ``when_ended`` hears of
+        them too. The work before and beyond these, in core-seconds, is for those who look on.
+        """
+        with needs_extra("server", "a report"):  # told now, not after hours
+            import matplotlib  # noqa: F401
+            import scipy  # noqa: F401
+        waiting = [job for job in jobs if not job.is_finished]
+        progress = self._progress_of(jobs, waiting, work_before, work_beyond)
+        if jobs:
+            progress.write(self.out)
+
+        def note_end(job: Job) -> None:
+            nonlocal progress
+            if when_ended is not None:
+                when_ended(job)
+            progress = progress.with_end(self._place(job))
+            progress.write(self.out)
+
+        if waiting:
+            with work_shown(self.out):
+                self._run(waiting, may_diverge, note_end)
+
+    def _place(self, job: Job) -> str:
+        return job.folder.path.relative_to(self.out).as_posix()
+
+    def _progress_of(
+        self, jobs: Sequence[Job], waiting: Sequence[Job], before: float, beyond: float
+    ) -> ExperimentProgress:
+        """What those who look on need to know of some jobs that begin."""
+        waiting_paths = {job.folder.path for job in waiting}
+        return ExperimentProgress(
+            time.time(),
+            self.parallel,
+            tuple(
+                PlannedRun(
+                    self._place(job),
+                    job.rounds_expected(0),
+                    job.seconds,
+                    has_ended=job.folder.path not in waiting_paths,
+                )
+                for job in jobs
+            ),
+            work_at_begin=sum(job.rounds_done() * job.seconds for job in jobs),
+            work_before=before,
+            work_beyond=beyond,
+            has_estimates=any(job.seconds != 1 for job in jobs),
+        )
+
+    def _run(
+        self, waiting: list[Job], may_diverge: bool, when_ended: Callable[[Job], None]
+    ) -> None:
+        running: dict[Follower, Job] = {}
+        failures: list[str] = []
+        stages: dict[Path, list[str]] = {}  # what was begun last of each run
+        queue = list(waiting)
+        with Followers() as followers:
+            try:
+                with self._progress(waiting) as update:
+                    while queue or running:
+                        while queue and len(running) < self.parallel:
+                            job = queue.pop(0)
+                            stages[job.folder.path] = job.command()
+                            running[_start(followers, job)] = job
+                        _wait_a_moment(running)
+                        for process in [p for p in running if p.poll() is not None]:
+                            job = running.pop(process)
+                            job.effort.add(process.core_seconds)
+                            if process.wait() or stages.get(job.folder.path) == job.command():
+                                reason = _reason(job)
+                                if may_diverge and _DIVERGENCE in reason:
+                                    when_ended(job)
+                                else:
+                                    failures.append(f"{job.folder.path}: {reason}")
+                            elif job.is_finished:
+                                when_ended(job)
+                            else:
+                                queue.insert(0, job)  # its next stage
+                        update([*running.values()], len(queue) + len(running))
+            except KeyboardInterrupt:
+                raise Interruption("stopped; the same command goes on from here") from None
+            finally:
+                for process in running:
+                    process.send_signal(signal.SIGTERM)  # saves its last round
+                for process, job in running.items():
+                    process.wait()
+                    job.effort.add(process.core_seconds)
+        if failures:
+            raise SubmodelError(f"{len(failures)} of {len(waiting)} runs failed; {failures[0]}")
+
+    @contextmanager
+    def _progress(self, jobs: Sequence[Job]) -> Iterator[Callable[[Sequence[Job], int], None]]:
+        """How far these are, told by those that run now and how many are to come."""
+        unit = "rounds" if all(job.seconds == 1 for job in jobs) else "core-seconds as planned"
+        rounds = {job.folder.path: job.rounds_done() for job in jobs}
+        columns = (
+            *(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()),
+            *(TextColumn(unit), TimeRemainingColumn()),
+        )
+        with Progress(*columns, console=self.console) as progress:
+            task = progress.add_task("", total=None)
+
+            def update(running: Sequence[Job], runs_left: int) -> None:
+                for job in running:
+                    rounds[job.folder.path] = job.rounds_done()
+                rounds_done = sum(rounds[job.folder.path] * job.seconds for job in jobs)
+                rounds_expected = sum(
+                    job.rounds_expected(rounds[job.folder.path]) * job.seconds for job in jobs
+                )
+                text = f"{len(jobs) - runs_left} of {len(jobs)} runs"
+                progress.update(
+                    task, total=rounds_expected, completed=rounds_done, description=text
+                )
+
+            update([], len(jobs))
+            yield update
+            update(jobs, 0)
+
+
+def _start(followers: Followers, job: Job) -> Follower:
+    command = job.command()
+    with job.log_file.open("a", encoding="utf-8") as log:
+        return followers.start(command, os.environ, log.fileno())
+
+
+def _wait_a_moment(running: Iterable[Follower]) -> None:
+    """Until one has ended, or it is time to tell how far they are."""
+    deadline = time.monotonic() + _TELL
+    while time.monotonic() < deadline and all(process.poll() is None for process in running):
+        time.sleep(_POLL)
+
+
+def _reason(job: Job) -> str:
+    lines = job.log_file.read_text("utf-8").strip().splitlines()
+    return lines[-1] if lines else "it said nothing"

@@ -1,0 +1,210 @@
+"""Ways to train, as people write them: a scheme's name and settings that differ from the others'.
+
+``rolling``, ``random:sampling=fixed``, ``rolling:merge.rule=fill_in:local.lr=0.05``: a key without
+a dot belongs to ``scheme``, any other is a key of the configuration. A scheme of one's own is named
+by its path, ``package.module:Name``, and settings follow as of any other: ``mine:Mine:depth=3``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from submodel.comparison.records import VariantRecord, put_together
+from submodel.config import Config
+from submodel.core.errors import ConfigError, refuse
+from submodel.schemes.registry import SCHEMES
+
+EXCLUSIVE = "exclusive"
+"""The way that trains a model of every width, each by the clients that can hold it."""
+COMMON = ("data", "train", "clients.count")
+"""What no way may change: who has which examples, what is scored and when, how long it takes."""
+_LONGEST = 100  # characters of a folder's name
+_OPENING, _CLOSING, _QUOTES = "[{", "]}", "\"'"
+
+
+@dataclass(frozen=True)
+class Way:
+    """One of the ways that are compared."""
+
+    text: str
+    slug: str  # names its folder
+    scheme: str
+    settings: tuple[tuple[str, str], ...]  # key as it was written, and value
+
+    @property
+    def title(self) -> str:
+        """Its name in tables and legends.
+
+        >>> parse_ways("random:sampling=fixed")[0].title
+        'random, sampling = fixed'
+        """
+        return ", ".join([self.scheme, *(f"{key} = {value}" for key, value in self.settings)])
+
+    @property
+    def overrides(self) -> list[str]:
+        """What it sets in a configuration, as ``key.path=value``.
+
+        >>> parse_ways("random:sampling=fixed:local.lr=0.1")[0].overrides
+        ['scheme.name=random', 'scheme.sampling=fixed', 'local.lr=0.1']
+        """
+        settings = (f"{_full(key)}={value}" for key, value in self.settings)
+        return [f"scheme.name={self.scheme}", *settings]
+
+    def config(self, base: Callable[[Sequence[str]], Config]) -> Config:
+        """Its configuration, from what makes one of settings; mistakes are said to be this way's.
+
+        >>> from submodel.config import override, parse
+        >>> parse_ways("static")[0].config(lambda s: parse(override({}, s))).scheme.name
+        'static'
+        """
+        try:
+            return base(self.overrides)
+        except ConfigError as error:
+            raise self.blame(error) from None
+
+    def blame(self, error: ConfigError) -> ConfigError:
+        """The mistakes, with the way that has them."""
+        problems = (problem.removeprefix("--set ") for problem in error.problems)
+        return ConfigError([f"way {self.text!r}: {problem}" for problem in problems])
+
+
+def _full(key: str) -> str:
+    return key if "." in key else f"scheme.{key}"
+
+
+def split_unquoted(text: str, separator: str) -> list[str]:
+    """The parts of a text, separators in brackets and quotes left alone.
+
+    >>> split_unquoted('a,b:x=[1, 2],c:y="d,e"', ",")
+    ['a', 'b:x=[1, 2]', 'c:y="d,e"']
+    """
+    parts, depth, quote = [""], 0, ""
+    for character in text:
+        if character == separator and not depth and not quote:
+            parts.append("")
+            continue
+        parts[-1] += character
+        if quote:
+            quote = "" if character == quote else quote
+        elif character in _QUOTES:
+            quote = character
+        else:
+            depth += (character in _OPENING) - (character in _CLOSING)
+    return [part.strip() for part in parts]
+
+
+def parse_ways(text: str | Sequence[str]) -> list[Way]:
+    """The ways of a comma-separated text, or of a list of texts.
+
+    >>> [way.slug for way in parse_ways("random:sampling=fixed,full:clients.capacities=[1]")]
+    ['random-sampling-fixed', 'full-clients.capacities-1']
+    >>> parse_ways("mine:Mine:depth=3")[0].overrides
+    ['scheme.name=mine:Mine', 'scheme.depth=3']
+    """
+    texts = split_unquoted(text, ",") if isinstance(text, str) else list(text)
+    ways: list[Way] = []
+    problems: list[str] = []
+    for way_text in texts:
+        try:
+            ways.append(_way(way_text, {way.slug for way in ways}))
+        except ConfigError as error:
+            problems += error.problems
+    repeated_texts = {way.text for way in ways if sum(w.text == way.text for w in ways) > 1}
+    problems += [f"way {text!r} is given twice" for text in sorted(repeated_texts)]
+    refuse(problems)
+    return ways
+
+
+def _way(text: str, earlier_slugs: set[str]) -> Way:
+    scheme, *rest = split_unquoted(text, ":")
+    if rest and "=" not in rest[0] and not SCHEMES.knows(scheme) and scheme != EXCLUSIVE:
+        scheme = f"{scheme}:{rest.pop(0)}"
+    if not re.fullmatch(r"\w+|[\w.]+:[\w.]+", scheme):
+        example = "as rolling:order=shuffled, or package.module:Name"
+        raise ConfigError(f"way {text!r}: begins with no scheme's name, {example}")
+    settings: dict[str, str] = {}
+    problems = []
+    for part in rest:
+        key, sign, value = (piece.strip() for piece in part.partition("="))
+        if not key or not sign or not value:
+            problems.append(f"{part!r} is not key=value (quote a value that holds ':' or ',')")
+        elif _full(key) in map(_full, settings):
+            problems.append(f"{key} is set twice")
+        elif _full(key) == "scheme.name":
+            problems.append(f"{key}: the scheme's name stands first, here {scheme!r}")
+        elif any(f"{_full(key)}.".startswith(f"{common}.") for common in COMMON):
+            problems.append(f"{key} is the same for all ways; set it for all with --set")
+        settings[key] = value
+    refuse([f"way {text!r}: {problem}" for problem in problems])
+    slug = re.sub(r"[^\w.]+", "-", text, flags=re.ASCII).strip("-.")[:_LONGEST]
+    number = next(
+        n for n in range(1, len(earlier_slugs) + 2) if _number_slug(slug, n) not in earlier_slugs
+    )
+    return Way(text, _number_slug(slug, number), scheme, tuple(settings.items()))
+
+
+def _number_slug(slug: str, number: int) -> str:
+    return slug if number == 1 else f"{slug}-{number}"
+
+
+def describe_duplicates(ways: Sequence[Way], configs: Sequence[Config]) -> list[str]:
+    """Which ways come to the same configuration, in words."""
+    problems = []
+    for place, (way, config) in enumerate(zip(ways, configs, strict=True)):
+        for other, before in zip(ways[:place], configs, strict=False):
+            if config == before:
+                problems.append(f"way {way.text!r} is the same as {other.text!r}: leave one out")
+                break
+    return problems
+
+
+@dataclass(frozen=True)
+class WayRuns:
+    """The runs that a way has for each seed: one, or one for every capacity."""
+
+    way: Way  # as it was given
+    parts: Sequence[Way]  # what is run for it
+    # of the parts, where each has its own; else none
+    capacities: Sequence[float] = field(default=())
+
+    def record(self, records: Mapping[str, VariantRecord]) -> VariantRecord:
+        """What the way came to."""
+        own_records = [records[part.slug] for part in self.parts]
+        if not self.capacities:
+            return own_records[0]
+        by_capacity = dict(zip(self.capacities, own_records, strict=True))
+        return put_together(self.way.slug, by_capacity)
+
+
+def runs_of(way: Way, base: Callable[[Sequence[str]], Config]) -> WayRuns:
+    """The runs of a way; of ``exclusive`` one for every capacity that the clients have.
+
+    >>> from submodel.config import override, parse
+    >>> from submodel.comparison.ways import parse_ways
+    >>> base = lambda settings: parse(override({"clients": {"capacities": [1, 0.5]}}, settings))
+    >>> [part.slug for part in runs_of(parse_ways("exclusive")[0], base).parts]
+    ['exclusive-at-1', 'exclusive-at-0.5']
+    """
+    if way.scheme != EXCLUSIVE:
+        return WayRuns(way, [way])
+    whole = Way(way.text, way.slug, "full", way.settings)
+    config = whole.config(base)
+    capacities = sorted(set(config.clients.capacities), reverse=True)
+    no_scaler = (("model.scaler", "false"),) if getattr(config.model, "scaler", False) else ()
+    parts = [
+        Way(
+            way.text,
+            f"{way.slug}-at-{capacity:g}",
+            "full",
+            (
+                *way.settings,
+                ("model.share", repr(capacity)),
+                ("clients.least", repr(capacity)),
+                *no_scaler,
+            ),
+        )
+        for capacity in capacities
+    ]
+    return WayRuns(way, parts, capacities)

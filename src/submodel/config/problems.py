@@ -1,0 +1,326 @@
+"""All problems of a configuration before anything runs, each as a sentence.
+
+What one section alone can tell is refused when the configuration is read; here is what does not go
+together, or not with the model and the data. Components are asked before any of them is made: those
+that need to know neither model nor data, and the partition, which needs the data. A model and an
+engine are asked when they are made, trackers when a run begins, and a scheme itself says it of the
+axes (`submodel.config.parts`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from submodel.algorithm.merge import LARGEST_WEIGHT_SUM, HasSums
+from submodel.algorithm.registry import PROJECTIONS, RULES, STEPS
+from submodel.algorithm.server import Plain
+from submodel.algorithm.types import Setup
+from submodel.config import Config
+from submodel.config.fit import cross_entropy_options
+from submodel.config.parts import (
+    AXIS_CHANGES,
+    describe_targets,
+    partition_context,
+    source_context,
+)
+from submodel.config.sections import TRACKERS
+from submodel.core.errors import ConfigError, refuse
+from submodel.core.options import Section
+from submodel.core.registry import Registry
+from submodel.data import Dataset
+from submodel.data.registry import PARTITIONS, SOURCES
+from submodel.engines.device import device_problems
+from submodel.model.axes import CLASSES, Axes
+from submodel.schemes.base import defines
+from submodel.tasks.loss import Loss
+from submodel.tasks.registry import LOSSES, OPTIMISERS, SCHEDULES, TASKS
+
+Question = tuple[Registry[Any], str, Section, object]
+"""A kind, the name of one of it, the section that names it, and what it would be made with."""
+
+
+def as_own(config: Config, model: bool = True, data: bool = True) -> Config:
+    """The configuration with "own" in the place of model and data that are given in Python.
+
+    Raises `ConfigError` where it names or describes others, which would be ignored.
+
+    >>> from submodel.config import parse
+    >>> as_own(parse({"model": {"factorised": True}})).model.name
+    'own'
+    >>> as_own(parse({"model": {"name": "mlp", "width": 8}}))
+    Traceback (most recent call last):
+    submodel.core.errors.ConfigError: model.name: 'mlp' is given, and a model in Python; leave ...
+    model.width: goes with the models of a configuration, not with one that is given in Python
+    """
+    kinds = {"model": "models"} if model else {}
+    kinds |= {"data": "data sources"} if data else {}
+    problems: list[str] = []
+    for name, kind in kinds.items():
+        section = getattr(config, name)
+        after = type(section.with_values(name="own")).model_fields
+        what = name if name == "data" else f"a {name}"
+        for key in [key for key in type(section).model_fields if key in section.model_fields_set]:
+            if key == "name" and section.name != "own":
+                given = f"{section.name!r} is given, and {what} in Python; leave one out"
+                problems.append(f"{name}.name: {given}")
+            elif key not in after:
+                problems.append(
+                    f"{name}.{key}: goes with the {kind} of a configuration, not with one that is "
+                    "given in Python"
+                )
+    refuse(problems)
+    sections = {name: getattr(config, name).with_values(name="own") for name in kinds}
+    return config.model_copy(update=sections)
+
+
+def own_problems(config: Config, own_model: bool, own_data: bool) -> list[str]:
+    """What is called "own" without being given."""
+    return [
+        f"{section}.name: 'own' stands for what submodel.train(model, data) is given in Python"
+        for section, is_given in (("model", own_model), ("data", own_data))
+        if not is_given and getattr(config, section).name == "own"
+    ]
+
+
+def component_problems(config: Config, own_data: bool, own_loss: bool) -> list[str]:
+    """What components say of a run of which only the configuration is known, all at once.
+
+    Of data and a loss that are given in Python no component is made.
+    """
+    problems = []
+    for question in _questions(config, own_data, own_loss):
+        problems += _ask(*question)
+    for name in config.train.trackers:
+        try:
+            TRACKERS.find(name)  # its code loads, before anything is written
+        except ConfigError as error:
+            problems += error.problems
+    return problems
+
+
+def partition_problems(config: Config, data: Dataset) -> list[str]:
+    """What the partition says of the data; nothing where devices bring data of their own."""
+    if config.engine.name == "flower":
+        return []
+    return _ask(PARTITIONS, config.data.partition, config.data, partition_context(config, data))
+
+
+def _questions(config: Config, own_data: bool, own_loss: bool) -> Iterator[Question]:
+    if not own_data:
+        yield SOURCES, config.data.name, config.data, source_context(config)
+    yield TASKS, config.task.name, config.task, None
+    if not own_loss and config.task.loss is not None:
+        yield LOSSES, config.task.loss, config.task, None
+    yield OPTIMISERS, config.local.optimiser, config.local, None
+    yield SCHEDULES, config.local.schedule, config.local, config.train.rounds
+    yield RULES, config.merge.rule, config.merge, None
+    yield PROJECTIONS, config.merge.projection, config.merge, None
+    yield STEPS, config.server.name, config.server, None
+
+
+def _ask(kind: Registry[Any], name: str, section: Section, context: object) -> list[str]:
+    """What one component says, or why it cannot be asked."""
+    try:
+        return kind.find(name).problems(section, context)
+    except ConfigError as error:
+        return list(error.problems)
+
+
+def setting_problems(
+    config: Config, own_model: bool, own_axes: bool, own_partition: bool
+) -> list[str]:
+    """What the configuration alone says against the run, and beside things given in Python."""
+    problems = [*device_problems(config.engine.device), *_unused_problems(config)]
+    if own_model and config.model.weights is not None:
+        problems.append("model.weights: a model that is given in Python has its own; leave it out")
+    problems += _rank_problems(config, own_axes)
+    if own_partition and config.data.held_out is not None:
+        problems.append(
+            "data.held_out: who has which examples is given in Python, by their places among all: "
+            "leave the examples out there"
+        )
+    return problems
+
+
+def _unused_problems(config: Config) -> list[str]:
+    """What is set and would mean nothing, as something else is not."""
+    problems = []
+    if config.train.evaluate_train_examples is not None and not config.train.evaluate_train:
+        problems.append("train.evaluate_train_examples: goes with train.evaluate_train = true")
+    if config.data.held_out is not None and config.engine.name == "flower":
+        problems.append(
+            "data.held_out: devices train on all that they have; the server has nothing to hold out"
+        )
+    if config.engine.name == "flower":
+        if config.model.share != 1:
+            problems.append("model.share: devices get the whole model; serve a smaller one")
+        if config.clients.least is not None:
+            problems.append("clients.least: devices say themselves what they can hold")
+    if config.clients.least is not None and config.train.output_step is not None:
+        problems.append(
+            "train.output_step: is one of all clients, and clients.least leaves some out"
+        )
+    if config.local.drop_last and not config.local.batch_size:
+        problems.append("local.drop_last: goes with batches; local.batch_size = 0 makes one of all")
+    if config.local.optimiser_state == "kept":
+        reasons = {
+            "flower": "devices begin every round afresh: what one kept would not go back with the "
+            "run when it is resumed",
+            "torchrun": "a client may train in another process next time; use engine.name = "
+            "'local'",
+        }
+        if reason := reasons.get(config.engine.name):
+            problems.append(f"local.optimiser_state: {reason}")
+    if getattr(config.engine, "kernels", None) == "native":
+        if config.engine.threads > 1:
+            problems.append("engine.kernels: 'native' computes with one thread: engine.threads = 1")
+        if getattr(config.engine, "batching", None) == "never":
+            problems.append(
+                "engine.kernels: 'native' computes stacks, and engine.batching is never"
+            )
+    if config.train.evaluate_clients != "no":
+        if config.engine.name == "flower":
+            problems.append("train.evaluate_clients: devices keep their data; leave it out")
+        if config.train.statistics == "test_batch":
+            problems.append(
+                "train.evaluate_clients: the statistics of a batch would be those of one label or "
+                "client; use train.statistics = 'clients'"
+            )
+    return problems
+
+
+def _rank_problems(config: Config, own_axes: bool) -> list[str]:
+    """What contradicts a capacity that is rank, and rank alone; empty where it is not."""
+    if not config.model.factorised and config.model.adapters is None:
+        return []
+    key = "model.factorised" if config.model.factorised else "model.adapters"
+    problems = []
+    if config.scheme.granularity == "coordinate":
+        problems.append(
+            f"scheme.granularity: 'coordinate' masks single weights, but with {key} capacity is "
+            "rank; use 'unit'"
+        )
+    if config.axes.cut:
+        problems.append(f"axes.cut: with {key} nothing but ranks is cut")
+    if own_axes:
+        problems.append(f"{key}: has tensors of its own and traces them; leave out axes=")
+    return problems
+
+
+def round_problems(config: Config) -> list[str]:
+    """More clients than one round can merge exactly: sums of more terms would be rounded.
+
+    The configuration has the number of clients that the data names, if it does.
+    """
+    clients, most = config.clients, int(LARGEST_WEIGHT_SUM)
+    problems = []
+    if clients.sample_size > most:
+        problems.append(
+            f"clients.per_round: {clients.sample_size:,} clients are more than a round can merge, "
+            f"{most:,}; sample fewer in more rounds"
+        )
+    if config.train.output_step is not None and clients.client_count > most:
+        problems.append(
+            f"train.output_step: is one of all {clients.client_count:,} clients at once, and a "
+            f"round can merge {most:,}; leave it out"
+        )
+    return problems
+
+
+def target_problems(config: Config, data: Dataset, loss: Loss) -> list[str]:
+    """What is set for class labels, where targets or loss are of another kind."""
+    absent, options = config.local.absent_labels, cross_entropy_options(loss, data)
+    if absent == "keep" or (data.classes is not None and not options):
+        return []
+    needs = f"class labels, and the targets are {describe_targets(data)}"
+    if data.classes is not None:
+        needs = f"the plain cross-entropy, and the loss has or is {', '.join(options)}"
+    return [f"local.absent_labels: {absent!r} needs {needs}; use 'keep'"]
+
+
+def axes_problems(config: Config, own_axes: bool) -> list[str]:
+    """What is said of axes where nothing is cut along them, or where others are given."""
+    single = config.scheme.granularity == "coordinate"
+    problems = []
+    if config.axes.least and single:
+        problems.append(
+            "axes.least: says how many units of an axis a client holds; scheme.granularity = "
+            "'coordinate' cuts single weights instead"
+        )
+    for change in AXIS_CHANGES:
+        if not getattr(config.axes, change):
+            continue
+        if own_axes:
+            problems.append(f"axes.{change}: changes the traced axes, and axes= gives others")
+        elif single and config.local.absent_labels == "keep":
+            problems.append(
+                f"axes.{change}: nothing is cut along axes with scheme.granularity = 'coordinate' "
+                "and local.absent_labels = 'keep'"
+            )
+    return problems
+
+
+def least_problems(config: Config, axes: Axes) -> list[str]:
+    """What is said of axes that are not there, or that no capacity cuts."""
+    return [
+        f"axes.least: {axis!r} is not an axis that capacities cut; those are "
+        f"{', '.join(axes.cut_by_capacity) or 'none'}"
+        for axis in config.axes.least.keys() - axes.cut_by_capacity.keys()
+    ]
+
+
+def product_problems(setup: Setup) -> list[str]:
+    """Why products of low-rank layers cannot be merged here; empty if they can, or are not."""
+    if not isinstance(setup.rule, HasSums):
+        return []
+    cut_axes = {*setup.axes.cut_by_capacity, CLASSES}
+    parts = [(p.up, 0) for p in setup.pairs] + [(p.down, 1) for p in setup.pairs]
+    layouts = [(n, setup.axes.layouts[n][d]) for n, d in parts if n in setup.axes.layouts]
+    cut_names = [name for name, layout in layouts if cut_axes & set(layout.axes())]
+    needs = [
+        (bool(setup.pairs), "low-rank layers: model.adapters or model.factorised makes them"),
+        (setup.granularity == "unit", "scheme.granularity = 'unit', which leaves ranks whole"),
+        (
+            setup.server == Plain(),
+            "server.name = 'plain' with lr = 1: factors that are made anew have no direction",
+        ),
+        (
+            not setup.keeps_slots,
+            "local.optimiser_state = 'fresh': momenta of factors that are made anew mean nothing",
+        ),
+        (not defines(setup.scheme, "cells"), "one server: a scheme with cells has several"),
+        (
+            not cut_names,
+            f"layers of which ranks alone are cut, and of {', '.join(cut_names[:3])} more is; "
+            "if it is the classes, local.absent_labels = 'keep' leaves them whole",
+        ),
+    ]
+    return [f"merge.rule: merging products needs {need}" for holds, need in needs if not holds]
+
+
+def finish_problems(config: Config, setup: Setup) -> list[str]:
+    """Why the last rounds cannot train nested sub-models here; empty if they can, or do not."""
+    if config.train.finish is None:
+        return []
+    needs = [
+        (bool(setup.axes.cut_by_capacity), "a model with axes: this one has none to cut"),
+        (
+            not defines(setup.scheme, "cells", "adapt"),
+            "a scheme whose model is one and keeps its weights: not "
+            f"scheme.name = {config.scheme.name!r}",
+        ),
+        (
+            config.train.output_step is None,
+            "no train.output_step: that has one cut per client, and steps draw a width each",
+        ),
+        (
+            config.engine.name != "flower",
+            "the clients here: devices know no ranking of units; not engine.name = 'flower'",
+        ),
+        (
+            not isinstance(setup.rule, HasSums),
+            "merge.rule = 'selective' or 'fill_in', which add up single weights",
+        ),
+    ]
+    return [f"train.finish: needs {need}" for holds, need in needs if not holds]

@@ -1,0 +1,36 @@
+"""Optional packages: an error that names the extra which installs a missing one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from submodel.core.errors import SubmodelError
+
+__all__ = ["MissingExtraError", "needs_extra"]
+
+
+class MissingExtraError(SubmodelError):
+    """An optional package is not installed."""
+
+
+@contextmanager
+def needs_extra(extra: str, purpose: str) -> Iterator[None]:
+    """Name the extra of `submodel` where an import in this context fails.
+
+    Args:
+        extra: The extra that installs what is imported, as ``server``.
+        purpose: What it is needed for, as the beginning of a sentence.
+
+    >>> with needs_extra("server", "a figure"):
+    ...     import no_such_package
+    Traceback (most recent call last):
+    submodel.core.extras.MissingExtraError: a figure needs the package 'no_such_package': ...
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = (error.name or str(error)).partition(".")[0]
+        raise MissingExtraError(
+            f"{purpose} needs the package {package!r}: pip install 'submodel[{extra}]'"
+        ) from None

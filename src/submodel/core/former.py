@@ -1,0 +1,68 @@
+"""Former names of modules: code that imports them gets the module under its name of today."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+from submodel.core.errors import SubmodelError
+from submodel.core.extensions import FROM_LAB
+
+__all__ = ["install"]
+
+_CORE = ("amounts", "errors", "extensions", "extras", "files", "heap", "lazy", "options")
+FORMER = {
+    **{f"submodel.{name}": f"submodel.core.{name}" for name in (*_CORE, "randomness")},
+    "submodel.plugins": "submodel.core.registry",
+    "submodel.experiments": "submodel.comparison",
+    "submodel.prepare": "submodel.config",
+    "submodel.local": "submodel.tasks",
+    "submodel.presentation": "submodel.drawing",
+    "submodel.presentation.tables": "submodel.core.tables",
+    "submodel.theory": "submodel_lab.theory",
+}
+"""By former name of a module or package, its name of today."""
+
+
+class _FormerNames:
+    """A finder and loader of modules by their former names."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: object = None
+    ) -> ModuleSpec | None:
+        del path, target
+        is_former = _today(name) is not None
+        return ModuleSpec(name, self, is_package=name in FORMER) if is_former else None  # type: ignore[arg-type]
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        """Let Python make an empty module, which `exec_module` replaces."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        today = _today(module.__name__) or ""
+        try:
+            sys.modules[module.__name__] = importlib.import_module(today)
+        except ModuleNotFoundError as error:
+            if error.name != "submodel_lab":
+                raise
+            raise SubmodelError(f"{module.__name__} {FROM_LAB}") from None
+
+
+def _today(name: str) -> str | None:
+    """Return the name of today; None for all modules but those with a former name.
+
+    >>> _today("submodel.local.optimisers"), _today("submodel.prepare"), _today("numpy")
+    ('submodel.tasks.optimisers', 'submodel.config', None)
+    """
+    if name in FORMER:
+        return FORMER[name]
+    package, _, module = name.rpartition(".")
+    return f"{FORMER[package]}.{module}" if package in FORMER else None
+
+
+def install() -> None:
+    """Let imports find former names; a second call changes nothing."""
+    if not any(isinstance(finder, _FormerNames) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _FormerNames())  # before the one that finds files
