@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
-from submodel.comparison import VariantRecord, how_to_read
+from submodel.comparison import ArmRecord, how_to_read
 from submodel.core import plain, read_typed
 from submodel.report import PageStudy, PageTable, finite, shorten
 from submodel_lab.converged.agenda import read_available
@@ -115,7 +115,7 @@ def _picture(path: Path) -> str:
     return "data:image/png;base64," + base64.b64encode(content).decode("ascii")
 
 
-def titles(records: Mapping[str, VariantRecord]) -> dict[str, str]:
+def titles(records: Mapping[str, ArmRecord]) -> dict[str, str]:
     """What the recorded variants of the paper and ways of questions are called, by their slugs."""
     variants = {v.slug: v for name in EXPERIMENTS for v in _variants(name) if v.slug in records}
     has_several = len({variant.dataset for variant in variants.values()}) > 1
@@ -131,7 +131,7 @@ def titles(records: Mapping[str, VariantRecord]) -> dict[str, str]:
     return found
 
 
-def tables(folder: Path, records: Mapping[str, VariantRecord]) -> list[PageTable]:
+def tables(folder: Path, records: Mapping[str, ArmRecord]) -> list[PageTable]:
     """The claims that can be judged by some records, an experiment or question each."""
     found = []
     for name, experiment in EXPERIMENTS.items():

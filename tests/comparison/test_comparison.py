@@ -21,6 +21,7 @@ from submodel.algorithm.types import Setup
 from submodel.cli import main
 from submodel.comparison import plan as comparison
 from submodel.comparison import runner
+from submodel.comparison.arms import parse_arms
 from submodel.comparison.budgets import (
     BudgetKind,
     cost_of,
@@ -29,16 +30,15 @@ from submodel.comparison.budgets import (
     rounds_within,
     with_rounds,
 )
-from submodel.comparison.findings import Findings, comparison_rows, write_comparison
 from submodel.comparison.plan import (
     ComparisonPlan,
     base_of,
     plan_comparison,
     run_plan,
 )
-from submodel.comparison.records import SeedRun, VariantRecord
+from submodel.comparison.records import ArmRecord, SeedRun
+from submodel.comparison.results import ComparisonResult, comparison_rows, write_comparison
 from submodel.comparison.runner import Effort, EffortFile, Job, Runner, describe_machine, sum_known
-from submodel.comparison.ways import parse_ways
 from submodel.config import Config, parse, read
 from submodel.config.setup import prepare
 from submodel.core.errors import ConfigError, SubmodelError
@@ -89,14 +89,14 @@ def tiny(**sections: dict[str, Any]) -> Config:
 def planned(
     ways: str, kind: str = "rounds", seeds: int = 2, amount: int | None = None
 ) -> ComparisonPlan:
-    return plan_comparison(parse_ways(ways), base_of(TINY), BudgetKind(kind), amount, seeds)
+    return plan_comparison(parse_arms(ways), base_of(TINY), BudgetKind(kind), amount, seeds)
 
 
 # ways
 
 
 def test_values_are_read_as_set_reads_them() -> None:
-    (way,) = parse_ways('random:sampling=fixed:clients.capacities=[1, "1/4"]:local.lr=0.5')
+    (way,) = parse_arms('random:sampling=fixed:clients.capacities=[1, "1/4"]:local.lr=0.5')
     config = way.config(base_of(TINY))
     assert (config.scheme.name, config.scheme.sampling) == ("random", "fixed")
     assert (config.clients.capacities, config.local.lr) == ([1, 0.25], 0.5)
@@ -105,10 +105,10 @@ def test_values_are_read_as_set_reads_them() -> None:
 
 
 def test_folders_are_named_apart_even_if_their_names_would_be_equal() -> None:
-    ways = parse_ways('rolling:axes.whole=["a"],rolling:axes.whole=["a" ],rolling:axes.whole="a"')
+    ways = parse_arms('rolling:axes.whole=["a"],rolling:axes.whole=["a" ],rolling:axes.whole="a"')
     assert [way.slug for way in ways] == ["rolling-axes.whole-a", "rolling-axes.whole-a-2",
                                           "rolling-axes.whole-a-3"]  # fmt: skip
-    (long,) = parse_ways("rolling:axes.whole=[" + ", ".join(f"'axis{i}'" for i in range(99)) + "]")
+    (long,) = parse_arms("rolling:axes.whole=[" + ", ".join(f"'axis{i}'" for i in range(99)) + "]")
     assert len(long.slug) == 100
     parse({"name": long.slug})  # is allowed as the name of a run
 
@@ -297,7 +297,7 @@ def test_the_output_step_has_no_place_in_a_budget() -> None:
 # reports
 
 
-def made_up(accuracies: dict[str, list[float]]) -> Findings:
+def made_up(accuracies: dict[str, list[float]]) -> ComparisonResult:
     def curve(seed: int, end: float) -> Lines:
         return [
             {"round": r, "test_loss": 1 - end, "test_accuracy": end * r / (2 + seed),
@@ -347,7 +347,7 @@ def test_records_made_before_there_were_costs_can_be_read() -> None:
     paths = sorted(RESULTS.glob("small/*.json"))
     assert paths
     for path in paths:
-        record = VariantRecord.read(path)
+        record = ArmRecord.read(path)
         assert [x[-1] for x, _ in record.against("round", "accuracy")] == [30] * len(record.runs)
 
 
@@ -359,7 +359,7 @@ class Done:
     """A comparison of which two runs were finished and one was stopped when it went on."""
 
     out: Path
-    findings: Findings
+    findings: ComparisonResult
     untouched: bool
     log: str  # of the run that had been stopped
 
@@ -436,7 +436,7 @@ def command(monkeypatch: pytest.MonkeyPatch, *arguments: str | Path) -> int:
 def test_records_redraw_the_same_page_without_training(
     done: Done, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert Findings.read(done.out / "records") == done.findings
+    assert ComparisonResult.read(done.out / "records") == done.findings
     assert command(monkeypatch, "--records", done.out / "records", "--out", tmp_path) == 0
     assert (tmp_path / "comparison.md").read_text() == (done.out / "comparison.md").read_text()
     assert not (tmp_path / "runs").exists()
@@ -461,7 +461,7 @@ def test_a_scheme_of_ones_own_is_named_by_its_path(
     settings = [word for text in [*SETTINGS, "train.rounds=1"] for word in ("--set", text)]
     ways = "rolling,last_of_mine:Last:spare=0:local.lr=0.1"
     assert command(monkeypatch, ways, *settings, "--seeds", "1", "--out", "out") == 0
-    findings = Findings.read(Path("out/records"))
+    findings = ComparisonResult.read(Path("out/records"))
     assert [way.text for way in findings.ways] == ways.split(",")
     config = read(Path("out/runs") / findings.ways[1].record.slug / "seed-0/config.toml")
     assert (config.scheme.name, config.local.lr) == ("last_of_mine:Last", 0.1)
@@ -484,10 +484,10 @@ def test_records_that_are_only_told_write_nothing(
 @pytest.mark.slow
 def test_records_of_something_else_are_refused(tmp_path: Path, done: Done) -> None:
     with pytest.raises(SubmodelError, match=r"comparison\.json: "):
-        Findings.read(tmp_path)
+        ComparisonResult.read(tmp_path)
     shutil.copy(done.out / "records/comparison.json", tmp_path)
     with pytest.raises(SubmodelError, match=r"static\.json: "):
-        Findings.read(tmp_path)
+        ComparisonResult.read(tmp_path)
 
 
 def test_another_configuration_in_the_folder_is_refused(done: Done) -> None:
@@ -550,7 +550,7 @@ def test_a_run_for_every_width_and_one_record_for_the_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Runner, "run_jobs", run_in_this_process)
-    ways = parse_ways("static,exclusive:local.lr=0.1")
+    ways = parse_arms("static,exclusive:local.lr=0.1")
     plan = plan_comparison(ways, base_of(TINY_NET), BudgetKind.ROUNDS, None, seeds=1)
     slugs = ["exclusive-local.lr-0.1-at-1", "exclusive-local.lr-0.1-at-0.5"]
     assert list(plan.configs) == ["static", *slugs]
@@ -570,11 +570,11 @@ def test_a_run_for_every_width_and_one_record_for_the_way(
     line = exclusive.record.runs[0].lines[-1]
     assert line["capacity_accuracy.1"] == line["test_accuracy"]
     assert "capacity_accuracy.0.5" in line
-    assert Findings.read(tmp_path / "records") == findings
+    assert ComparisonResult.read(tmp_path / "records") == findings
 
 
 def test_a_budget_is_of_all_widths_together() -> None:
-    ways = parse_ways("static,exclusive")
+    ways = parse_arms("static,exclusive")
     sections = {**TINY_NET, "train": {**TINY_NET["train"], "rounds": 9}}
     plan = plan_comparison(ways, base_of(sections), BudgetKind.BYTES, None, seeds=1)
     amount = cost_of(prepare(plan.configs["static"][0]), BudgetKind.BYTES, 9)
@@ -592,7 +592,7 @@ def test_ways_are_compared_to_the_end_each_with_a_rate_of_its_own(
     monkeypatch.setattr(Runner, "run_jobs", run_in_this_process)
     local = {"schedule": "step", "milestones": [2], "decay": 0.5, "lr": 0.05}
     sections = {**TINY_NET, "local": local, "train": {**TINY_NET["train"], "rounds": 3}}
-    ways = parse_ways("static,rolling:local.lr=0.3")
+    ways = parse_arms("static,rolling:local.lr=0.3")
     plan = plan_comparison(ways, base_of(sections), BudgetKind.ROUNDS, None, seeds=1)
     static, rolling = contenders_of_plan(plan)
     assert list(static.rates) == pytest.approx([0.02, 0.05, 0.1])
@@ -606,7 +606,7 @@ def test_ways_are_compared_to_the_end_each_with_a_rate_of_its_own(
         assert way.rounds == [4]  # three and, never flat so soon, the decay
         assert way.record.runs[0].is_flat is False
         assert "client_accuracy.worst_quarter" in way.record.runs[0].lines[-1]
-    assert Findings.read(tmp_path / "records") == findings
+    assert ComparisonResult.read(tmp_path / "records") == findings
 
 
 def test_a_course_needs_one_milestone() -> None:
@@ -661,10 +661,10 @@ def test_a_damaged_file_is_no_effort(tmp_path: Path) -> None:
 
 
 def test_what_runs_took_is_told_though_some_grids_were_not_timed() -> None:
-    def record(*seconds: float | None) -> dict[Candidate, VariantRecord]:
+    def record(*seconds: float | None) -> dict[Candidate, ArmRecord]:
         runs = [SeedRun(n, [], 7200.0, "", core_seconds=s, machine="a machine")
                 for n, s in enumerate(seconds)]  # fmt: skip
-        return {Candidate("fashion", "rolling"): VariantRecord("a", {}, runs)}
+        return {Candidate("fashion", "rolling"): ArmRecord("a", {}, runs)}
 
     grids = [RateTable("a", 1, [(0.1, 0.5)], 1800.0), RateTable("b", 1, [(0.1, 0.5)])]
     whole = "2 runs and 1 grid of rates, 1.50 core-hours on a machine"

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from submodel.comparison.findings import Findings, WayRecord, comparison_rows
-from submodel.comparison.records import VariantRecord
+from submodel.comparison.records import ArmRecord
+from submodel.comparison.results import ArmResult, ComparisonResult, comparison_rows
 from submodel.comparison.statistics import (
     behind_best,
     confidence,
@@ -138,8 +138,8 @@ def test_a_claim_and_a_way_get_the_same_verdict_on_the_same_numbers(seeds: int) 
             continue
         records = {static: record("a", worse), rolling: record("b", better)}
         ((*_, interval, p, verdict),) = paper_report.claim_rows(experiment, records)
-        ways = [WayRecord(r.slug, r.slug, r) for r in records.values()]
-        behind, best = comparison_rows(Findings(ways, "", ""))
+        ways = [ArmResult(r.slug, r.slug, r) for r in records.values()]
+        behind, best = comparison_rows(ComparisonResult(ways, "", ""))
         assert (behind[-2:], best[-1]) == ([p, verdict], "best")
         assert (interval == "") == (behind[-3] == "") == (seeds < 3)
         verdicts.add(verdict)
@@ -150,7 +150,7 @@ def test_a_claim_and_a_way_get_the_same_verdict_on_the_same_numbers(seeds: int) 
 def test_the_verdicts_in_the_docs_are_those_of_the_kept_records(name: str) -> None:
     lines = (ROOT / "docs/results.md").read_text("utf-8").splitlines()
     variants = EXPERIMENTS[name].variants(Scale.SMALL)
-    records = {v: VariantRecord.read(ROOT / f"results/small/{v.slug}.json") for v in variants}
+    records = {v: ArmRecord.read(ROOT / f"results/small/{v.slug}.json") for v in variants}
     for row in paper_report.claim_rows(EXPERIMENTS[name], records):
         assert f"| {' | '.join(row)} |" in lines
 
@@ -160,5 +160,5 @@ def test_the_comparison_in_the_docs_is_that_of_the_kept_records(budget: str) -> 
     text = (ROOT / "docs/comparison.md").read_text("utf-8").partition(f"## Equal {budget}")[2]
     shown = [line.strip("| ").split(" | ") for line in text.partition("\n## ")[0].splitlines()]
     by_way = {cells[0]: cells[-4:] for cells in shown if len(cells) == 11}
-    rows = comparison_rows(Findings.read(ROOT / f"results/compare-{budget}"))
+    rows = comparison_rows(ComparisonResult.read(ROOT / f"results/compare-{budget}"))
     assert {row[0]: row[-4:] for row in rows}.items() <= by_way.items()

@@ -23,7 +23,7 @@ from safetensors.torch import save
 from submodel.algorithm.dispatch import Dispatcher
 from submodel.algorithm.rounds import initial_state
 from submodel.algorithm.types import Assignment, Setup, Task, Update
-from submodel.comparison.findings import Findings, comparison_rows
+from submodel.comparison.results import ComparisonResult, comparison_rows
 from submodel.config import Config, parse, read, to_toml
 from submodel.config.meaning import fingerprint
 from submodel.config.setup import prepare
@@ -199,7 +199,7 @@ def _devices() -> tuple[bytes, ...]:
 
 def _compared(path: Path) -> None:
     """All that a page tells of the two ways."""
-    comparison_rows(Findings.read(path.parent))
+    comparison_rows(ComparisonResult.read(path.parent))
 
 
 # Messages

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from submodel.cli.application import command_line
 from submodel.comparison.budgets import BudgetKind
-from submodel.comparison.records import VariantRecord
+from submodel.comparison.records import ArmRecord
 from submodel.config import parse
 from submodel.core import ConfigError
 from submodel_lab.advice.evidence import (
@@ -212,7 +212,7 @@ def test_the_command_answers_from_the_evidence_of_the_package() -> None:
     case = Case(parse_fleet("1/4,1/8"), Goal.FULL_MODEL, BudgetKind.ROUNDS, 30)
     evidence = read_evidence()
     assert plain == json.loads(json.dumps(plain_advice(evidence, advise(evidence, case))))
-    record = {w: VariantRecord.read(ROOT / f"results/small/cifar10-high-{w}-small.json")
+    record = {w: ArmRecord.read(ROOT / f"results/small/cifar10-high-{w}-small.json")
               for w in ("static", "rolling")}  # fmt: skip
     ahead = record["static"].ahead_of(record["rolling"], "accuracy")
     assert min(ahead) > 0

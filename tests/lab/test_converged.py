@@ -15,9 +15,8 @@ from typer.testing import CliRunner
 
 import submodel
 from submodel.cli.common import command_line
-from submodel.comparison.course import SCORE, Course, FlatRule
-from submodel.comparison.records import VariantRecord, portable, put_together
-from submodel.comparison.runner import Job, Runner, describe_machine
+from submodel.comparison.records import ArmRecord, portable, put_together
+from submodel.comparison.runner import SCORE, Course, FlatRule, Job, Runner, describe_machine
 from submodel.config import Config, parse, read
 from submodel.config.meaning import differences
 from submodel.config.setup import prepare
@@ -136,7 +135,7 @@ def test_a_runner_takes_runs_through_all_stages_and_scores_them_in_full(tmp_path
     assert config.train.rounds == config.local.milestones[0] + 2
     again = runner.job("a", parse(TINY), SHORT, is_scored=True)  # recognised at its end
     assert again.is_finished
-    kept = VariantRecord.of("a", [job.folder])
+    kept = ArmRecord.of("a", [job.folder])
     (last,) = kept.final("worst quarter").items()
     assert last[0] == 0
     sizes = kept.final("mean over sizes")[0]
@@ -148,7 +147,7 @@ def test_a_runner_takes_runs_through_all_stages_and_scores_them_in_full(tmp_path
     assert effort.core_seconds is None or 0.01 < effort.core_seconds < 600  # None: not on Linux
     assert effort.core_seconds is None or effort.machine == describe_machine()
     kept.write(tmp_path / "a.json")
-    assert VariantRecord.read(tmp_path / "a.json") == kept
+    assert ArmRecord.read(tmp_path / "a.json") == kept
 
 
 # the plan
@@ -229,9 +228,7 @@ def test_questions_are_run_answered_and_answered_again_from_the_records(
     assert parse_rate(job) == table.best
     results, tables = read_results([question], folder)
     exclusive = results[Candidate("tiny", "exclusive-fixed")]
-    members = [
-        VariantRecord.read(folder / f"tiny-exclusive-fixed-at-{c}.json") for c in ("1", "0.5")
-    ]
+    members = [ArmRecord.read(folder / f"tiny-exclusive-fixed-at-{c}.json") for c in ("1", "0.5")]
     accuracies = [member.final("accuracy")[0] for member in members]
     assert exclusive.final("mean over sizes")[0] == pytest.approx(sum(accuracies) / 2)
     assert exclusive.final("smallest size")[0] == accuracies[1]
@@ -288,7 +285,7 @@ def test_runs_of_several_lengths_are_put_together_by_their_latest_evaluation() -
 
 
 def test_gaps_are_compared_where_train_losses_are_equal() -> None:
-    def curve(pairs: list[tuple[float, float]]) -> VariantRecord:
+    def curve(pairs: list[tuple[float, float]]) -> ArmRecord:
         lines = [
             {"round": r, "train_eval_loss": a, "test_loss": b} for r, (a, b) in enumerate(pairs, 1)
         ]
@@ -302,7 +299,7 @@ def test_gaps_are_compared_where_train_losses_are_equal() -> None:
 
 
 def test_measures_of_a_question_are_judged_apart_and_may_be_read_at_an_earlier_round() -> None:
-    def curves(way: str, early: float, late: float) -> VariantRecord:
+    def curves(way: str, early: float, late: float) -> ArmRecord:
         pairs = [(100, early), (120, 0.9), (440, late)]
         return record(way, [[score_line(a + s / 100, r) for r, a in pairs] for s in range(3)])
 
@@ -386,7 +383,7 @@ def test_a_plan_that_is_stopped_keeps_what_is_done_and_goes_on_elsewhere(
     with pytest.raises(Interruption):
         run_agenda(Runner(tmp_path / "a", 1, QUIET), [QUESTION], keep)
     first = {p.name: p.read_text() for p in keep.iterdir()}
-    rolling, static = (VariantRecord.read(keep / f"tiny-{w}.json") for w in ("rolling", "static"))
+    rolling, static = (ArmRecord.read(keep / f"tiny-{w}.json") for w in ("rolling", "static"))
     assert [[run.seed for run in r.runs] for r in (rolling, static)] == [[0, 1], [0]]
     assert seconds_left([contender_of(tiny)], keep) == 0
     assert " 1 runs" in words_of_rest([QUESTION], keep, None)
@@ -395,8 +392,8 @@ def test_a_plan_that_is_stopped_keeps_what_is_done_and_goes_on_elsewhere(
     run_agenda(Runner(tmp_path / "b", 1, QUIET), [QUESTION], keep)  # on another machine
     assert {p.name for p in (tmp_path / "b/runs").rglob("seed-*.toml")} == {"seed-1.toml"}
     assert not (tmp_path / "b/runs/rates").exists()
-    assert VariantRecord.read(keep / "tiny-rolling.json") == rolling
-    whole = VariantRecord.read(keep / "tiny-static.json")
+    assert ArmRecord.read(keep / "tiny-rolling.json") == rolling
+    whole = ArmRecord.read(keep / "tiny-static.json")
     assert whole.runs[0] == static.runs[0]
     assert [run.seed for run in whole.runs] == [0, 1]
     assert (keep / "tiny-static.rates.json").read_text() == first["tiny-static.rates.json"]

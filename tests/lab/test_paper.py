@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from submodel.comparison.records import VariantRecord
+from submodel.comparison.records import ArmRecord
 from submodel.comparison.runner import Runner
 from submodel.comparison.statistics import number
 from submodel.config import parse
@@ -132,7 +132,7 @@ def test_the_records_that_are_kept_are_of_the_runs_that_their_names_say() -> Non
     variants = dict.fromkeys(every_variant(Scale.SMALL))
     assert {v.slug for v in variants} == {path.stem for path in folder.glob("*.json")}
     for variant in variants:
-        kept = VariantRecord.read(folder / f"{variant.slug}.json")
+        kept = ArmRecord.read(folder / f"{variant.slug}.json")
         assert kept.slug == variant.slug
         assert [run.seed for run in kept.runs] == [0, 1, 2]
         ran = parse(without_unused(kept.config))
@@ -163,11 +163,11 @@ def test_reports_hold_the_figure_the_table_and_the_verdicts(name: str, tmp_path:
 def test_records_survive_their_file_and_others_are_refused(tmp_path: Path) -> None:
     kept = record("a", [0.5, 0.6])
     kept.write(tmp_path / "a.json")
-    assert VariantRecord.read(tmp_path / "a.json") == kept
+    assert ArmRecord.read(tmp_path / "a.json") == kept
     (tmp_path / "b.json").write_text('{"slug": "b"}')
     for name in ("b", "missing"):
         with pytest.raises(SubmodelError, match=f"/{name}\\.json: "):
-            VariantRecord.read(tmp_path / f"{name}.json")
+            ArmRecord.read(tmp_path / f"{name}.json")
 
 
 def command(out: Path, *options: str) -> list[str]:

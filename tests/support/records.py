@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from submodel.comparison.findings import Findings, WayRecord
-from submodel.comparison.records import SeedRun, VariantRecord
+from submodel.comparison.records import ArmRecord, SeedRun
+from submodel.comparison.results import ArmResult, ComparisonResult
 from tests.support.run_folders import make_run
 
 Lines = Sequence[Mapping[str, float]]
@@ -25,19 +25,21 @@ def score_line(accuracy: float, number: int = 1, **more: float) -> dict[str, flo
 
 def record(
     slug: str, curves: Sequence[float | Lines], seconds: float = 1.0, **values: Any
-) -> VariantRecord:
+) -> ArmRecord:
     """The record of runs: of each seed its lines, or the accuracy of its only one."""
     lines = [[score_line(c)] if isinstance(c, float) else [dict(x) for x in c] for c in curves]
     runs = [SeedRun(seed, x, seconds, "0" * 64, **values) for seed, x in enumerate(lines)]
-    return VariantRecord(slug, {"name": slug}, runs)
+    return ArmRecord(slug, {"name": slug}, runs)
 
 
-def findings_of(ways: Mapping[str, Sequence[float | Lines]], seconds: float = 1.0) -> Findings:
+def findings_of(
+    ways: Mapping[str, Sequence[float | Lines]], seconds: float = 1.0
+) -> ComparisonResult:
     """What a comparison found: of each way its curves."""
     records = [
-        WayRecord(name, name, record(name, curves, seconds)) for name, curves in ways.items()
+        ArmResult(name, name, record(name, curves, seconds)) for name, curves in ways.items()
     ]
-    return Findings(records, "some budget", "a command")
+    return ComparisonResult(records, "some budget", "a command")
 
 
 def make_comparison(path: Path, seeds: int = 3) -> Path:
@@ -48,8 +50,8 @@ def make_comparison(path: Path, seeds: int = 3) -> Path:
             make_run(path / "runs" / scheme / f"seed-{s}", s, scheme, bonus=bonus * (1 + s / 50))
             for s in range(seeds)
         ]
-        ways.append(WayRecord(scheme, scheme, VariantRecord.of(scheme, folders)))
-    Findings(ways, "12 rounds each", "submodel compare rolling,static,random").write(
+        ways.append(ArmResult(scheme, scheme, ArmRecord.of(scheme, folders)))
+    ComparisonResult(ways, "12 rounds each", "submodel compare rolling,static,random").write(
         path / "records"
     )
     return path

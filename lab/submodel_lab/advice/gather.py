@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from submodel.comparison import EXCLUSIVE, Findings, VariantRecord, behind_best, parse_ways
+from submodel.comparison import EXCLUSIVE, ArmRecord, ComparisonResult, behind_best, parse_arms
 from submodel.core import read_typed
 from submodel_lab.advice.evidence import Circumstances, Evidence, Family, TriedContrast, TriedWay
 from submodel_lab.advice.fleet import fleet_shares
@@ -82,7 +82,7 @@ def tried_way(title: str, settings: Sequence[str], reference: str = "") -> Tried
 def circumstances_of(
     title: str,
     config: Mapping[str, Any],
-    records: Sequence[VariantRecord],
+    records: Sequence[ArmRecord],
     budget: str,
     is_converged: bool = False,
 ) -> Circumstances:
@@ -263,10 +263,10 @@ def _add_candidate(gathering: _Gathering, candidate: Candidate) -> str:
 
 def _gather_comparison(gathering: _Gathering, folder: Path) -> None:
     """The best of the ways that a fleet could run, minus each of the others."""
-    findings = Findings.read(folder)
+    findings = ComparisonResult.read(folder)
     keys = {}
     for way in findings.ways:
-        settings = parse_ways([way.text])[0].overrides
+        settings = parse_arms([way.text])[0].overrides
         key = way_key(settings)
         keys[way.text] = gathering.add_way(key, tried_way(key, settings))
     config = next(w.record.config for w in findings.ways if "clients." not in w.text)
@@ -299,8 +299,8 @@ def _describe(config: Mapping[str, Any]) -> str:
 def _gather_paper(gathering: _Gathering, folder: Path) -> None:
     """The claims of the paper at the small scale."""
     for experiment in EXPERIMENTS.values():
-        records: dict[Variant, VariantRecord] = {
-            variant: VariantRecord.read(folder / f"{variant.slug}.json")
+        records: dict[Variant, ArmRecord] = {
+            variant: ArmRecord.read(folder / f"{variant.slug}.json")
             for variant in experiment.variants(Scale.SMALL)
             if (folder / f"{variant.slug}.json").is_file()
         }

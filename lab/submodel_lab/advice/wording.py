@@ -154,7 +154,7 @@ def _by_setting(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def evidence_table(title: str, findings: Sequence[Finding]) -> Table:
-    """Findings for the terminal."""
+    """ComparisonResult for the terminal."""
     rows = [
         [
             finding.setting.title,

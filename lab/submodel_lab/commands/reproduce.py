@@ -67,7 +67,7 @@ def reproduce_command(
         overview: of several questions of --scale converged, the page with all their claims
         plan: with --plan instead of experiments, the lines of the plan
     """
-    from submodel.comparison import Runner, VariantRecord
+    from submodel.comparison import ArmRecord, Runner
     from submodel.config import parse
     from submodel.runs import Interruption
     from submodel_lab.paper import report
@@ -107,9 +107,7 @@ def reproduce_command(
         for record in variant_records:
             record.write(folder / "records" / f"{record.slug}.json")
     else:
-        variant_records = [
-            VariantRecord.read(records / f"{variant.slug}.json") for variant in variants
-        ]
+        variant_records = [ArmRecord.read(records / f"{variant.slug}.json") for variant in variants]
     by_variant = dict(zip(variants, variant_records, strict=True))
     command = f"submodel reproduce {name} --scale {scale.value} --seeds {count}"
     command += "" if split is Split.LABELS else f" --split {split.value}"

@@ -8,7 +8,7 @@ from itertools import combinations
 from pathlib import Path
 from statistics import median
 
-from submodel.comparison import LEAST_SEEDS, LEVEL, Runner, VariantRecord, put_together, spread
+from submodel.comparison import LEAST_SEEDS, LEVEL, ArmRecord, Runner, put_together, spread
 from submodel.core import SubmodelError, needs_extra
 from submodel.drawing import markdown_table
 from submodel_lab.converged.candidates import SETTINGS, Candidate, Contender
@@ -69,7 +69,7 @@ def seeds_needed(difference: float, deviation: float, tests: int = 1) -> int:
     return _MOST_SEEDS
 
 
-def typical_deviation(records: Sequence[VariantRecord], measure: str = "accuracy") -> float | None:
+def typical_deviation(records: Sequence[ArmRecord], measure: str = "accuracy") -> float | None:
     """The median over all pairs of ways of how much their difference varies over seeds.
 
     Returns:
@@ -140,7 +140,7 @@ def words_of_rest(questions: Sequence[OpenQuestion], records: Path, seeds: int |
 
 def read_results(
     questions: Sequence[OpenQuestion], records: Path
-) -> tuple[dict[Candidate, VariantRecord], dict[Candidate, list[RateTable]]]:
+) -> tuple[dict[Candidate, ArmRecord], dict[Candidate, list[RateTable]]]:
     """What is recorded of the questions' candidates, and their tables of learning rates.
 
     Raises `SubmodelError` where that is nothing.
@@ -153,16 +153,16 @@ def read_results(
 
 def read_available(
     questions: Sequence[OpenQuestion], records: Path
-) -> tuple[dict[Candidate, VariantRecord], dict[Candidate, list[RateTable]]]:
+) -> tuple[dict[Candidate, ArmRecord], dict[Candidate, list[RateTable]]]:
     """As `read_results`, but there need be none."""
-    results: dict[Candidate, VariantRecord] = {}
+    results: dict[Candidate, ArmRecord] = {}
     tables: dict[Candidate, list[RateTable]] = {}
     for candidate in (candidate for block in _blocks(questions) for candidate in block):
         slugs = list(candidate.members.values()) or [candidate.slug]
         tables[candidate] = [t for slug in slugs if (t := read_rates(records, slug)) is not None]
         if not all((records / f"{slug}.json").is_file() for slug in slugs):
             continue
-        parts = [VariantRecord.read(records / f"{slug}.json") for slug in slugs]
+        parts = [ArmRecord.read(records / f"{slug}.json") for slug in slugs]
         if candidate.members:
             whole = put_together(candidate.slug, dict(zip(candidate.members, parts, strict=True)))
             if whole.runs:
@@ -174,7 +174,7 @@ def read_available(
 
 def spread_over_seeds(questions: Sequence[OpenQuestion], records: Path) -> dict[str, float]:
     """By setting, how much differences vary over seeds, where records can tell."""
-    by_setting: dict[str, list[VariantRecord]] = {}
+    by_setting: dict[str, list[ArmRecord]] = {}
     for candidate, record in read_available(questions, records)[0].items():
         by_setting.setdefault(candidate.setting, []).append(record)
     deviations = {setting: typical_deviation(ways) for setting, ways in by_setting.items()}

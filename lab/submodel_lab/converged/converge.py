@@ -18,11 +18,11 @@ from rich.console import Console
 from submodel.comparison import (
     RATES_ENDING,
     SCORE,
+    ArmRecord,
     Course,
     Job,
     Runner,
     SeedRun,
-    VariantRecord,
     portable,
     sum_known,
 )
@@ -132,7 +132,7 @@ def _held_out_score(job: Job) -> float | None:
     return score if math.isfinite(score) else None
 
 
-def read_earlier(contender: Contender, records: Path) -> VariantRecord | None:
+def read_earlier(contender: Contender, records: Path) -> ArmRecord | None:
     """The runs that a contender has already; None where there are none.
 
     Raises `SubmodelError` where they were runs of something else.
@@ -140,7 +140,7 @@ def read_earlier(contender: Contender, records: Path) -> VariantRecord | None:
     path = records / f"{contender.slug}.json"
     if not path.is_file():
         return None
-    record = VariantRecord.read(path)
+    record = ArmRecord.read(path)
     table = read_earlier_rates(contender, records)
     if reason := _misfit(contender, record, None if table is None else table.best):
         raise SubmodelError(
@@ -172,7 +172,7 @@ def _describe_grid(rounds: int, rates: Sequence[float]) -> str:
     return f"{', '.join(f'{rate:g}' for rate in rates)} for {rounds} rounds"
 
 
-def _misfit(contender: Contender, record: VariantRecord, rate: float | None) -> str:
+def _misfit(contender: Contender, record: ArmRecord, rate: float | None) -> str:
     """Why a record is not one of this contender; empty if it is."""
     try:
         then = parse(record.config)
@@ -189,13 +189,13 @@ def _misfit(contender: Contender, record: VariantRecord, rate: float | None) -> 
     return ""
 
 
-def missing_seeds(contender: Contender, record: VariantRecord | None) -> list[int]:
+def missing_seeds(contender: Contender, record: ArmRecord | None) -> list[int]:
     """The seeds that have not been run."""
     seeds_there = set() if record is None else {run.seed for run in record.runs}
     return [seed for seed in contender.seeds if seed not in seeds_there]
 
 
-def with_runs(record: VariantRecord | None, new: VariantRecord) -> VariantRecord:
+def with_runs(record: ArmRecord | None, new: ArmRecord) -> ArmRecord:
     """Earlier and new runs of a contender in one record, in order of their seeds."""
     runs: dict[int, SeedRun] = {} if record is None else {run.seed: run for run in record.runs}
     runs |= {run.seed: run for run in new.runs}
@@ -262,7 +262,7 @@ def seconds_left(contenders: Sequence[Contender], records: Path) -> float:
 
 def converge(
     runner: Runner, contenders: Sequence[Contender], records: Path, outlook: Outlook | None = None
-) -> dict[str, VariantRecord]:
+) -> dict[str, ArmRecord]:
     """Choose rates and run everything; what is recorded already is not run again.
 
     Each seed goes through all contenders, in their order. A run that ends is added to the records
@@ -310,7 +310,7 @@ def converge(
 
 def keep_run(contender: Contender, job: Job, records: Path) -> None:
     """Add a finished run to the record of its contender."""
-    record = VariantRecord.of(contender.slug, [job.folder])
+    record = ArmRecord.of(contender.slug, [job.folder])
     is_flat = contender.course.was_flat(job.folder.config(), job.folder.metrics())
     effort = job.effort.read()
     new = replace(

@@ -16,9 +16,9 @@ from submodel.comparison import (
     LEVEL,
     MEASURES,
     PLUS_MINUS,
+    ArmRecord,
     Judgement,
     Line,
-    VariantRecord,
     counted,
     describe_judgement,
     judge,
@@ -56,9 +56,7 @@ _RESULT_HEADINGS = (
 )
 
 
-def differences_at_equal_loss(
-    better: VariantRecord, worse: VariantRecord, measure: str
-) -> list[float]:
+def differences_at_equal_loss(better: ArmRecord, worse: ArmRecord, measure: str) -> list[float]:
     """By how much a gap of one is smaller than the other's where train losses are equal, by seed.
 
     The loss is the lowest that both reached; each is read where it first got there, between two
@@ -92,7 +90,7 @@ def value_at_loss(lines: Sequence[Line], loss: float, measure: str) -> float:
     return float(np.interp(loss, ends, (values[place], values[place - 1])))
 
 
-CandidateRecords = Mapping[Candidate, VariantRecord]
+CandidateRecords = Mapping[Candidate, ArmRecord]
 """What came out, by candidate."""
 
 
@@ -230,7 +228,7 @@ def base_measure(measure: str) -> str:
     return measure.removesuffix(EQUAL_LOSS).partition(AT_ROUND)[0]
 
 
-def _result_row(candidate: Candidate, record: VariantRecord) -> list[str]:
+def _result_row(candidate: Candidate, record: ArmRecord) -> list[str]:
     rounds = [int(r) for r in record.final("round").values()]
     flat_count = sum(run.is_flat is True for run in record.runs)
     costs = [

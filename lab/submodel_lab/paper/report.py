@@ -12,8 +12,8 @@ from rich.table import Table
 
 from submodel.comparison import (
     JUDGEMENT_HEADINGS,
+    ArmRecord,
     Judgement,
-    VariantRecord,
     describe_judgement,
     how_to_read,
     judge,
@@ -46,7 +46,7 @@ _CURVES = {"loss": "test loss", "accuracy": "test accuracy"}
 _GAPS = {"loss gap": "|test - train| loss", "accuracy gap": "|test - train| accuracy"}
 
 
-Records = Mapping[Variant, VariantRecord]
+Records = Mapping[Variant, ArmRecord]
 
 
 def _settings(records: Records) -> list[tuple[tuple[str, str], list[Variant]]]:

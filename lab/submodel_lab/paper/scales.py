@@ -13,13 +13,13 @@ from pathlib import Path
 from rich.console import Console
 
 from submodel.comparison import (
+    Arm,
     Base,
     ComparisonPlan,
+    ComparisonResult,
     ComparisonScale,
     Course,
-    Findings,
     Runner,
-    Way,
     base_of,
 )
 from submodel.config import Config
@@ -70,7 +70,7 @@ def contenders_of_plan(plan: ComparisonPlan) -> list[Contender]:
     return [_contender(part, plan.configs[part.slug]) for runs in plan.runs for part in runs.parts]
 
 
-def _contender(part: Way, configs: Sequence[Config]) -> Contender:
+def _contender(part: Arm, configs: Sequence[Config]) -> Contender:
     config = configs[0]
     course = course_of(config)
     has_rate = any(key == "local.lr" for key, _ in part.settings)
@@ -86,7 +86,7 @@ def _contender(part: Way, configs: Sequence[Config]) -> Contender:
 
 def run_to_the_end(
     plan: ComparisonPlan, out: Path, jobs: int | None, console: Console, command: str
-) -> Findings:
+) -> ComparisonResult:
     """Choose rates, run what is not finished yet, and keep the records."""
     runner = Runner(out, jobs or os.cpu_count() or 1, console)
     contenders = contenders_of_plan(plan)

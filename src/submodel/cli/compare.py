@@ -15,7 +15,7 @@ from submodel.comparison.budgets import BudgetKind, parse_budget
 from submodel.core.errors import ConfigError, Interruption
 
 if TYPE_CHECKING:  # what needs PyTorch is imported where it is used
-    from submodel.comparison.findings import Findings
+    from submodel.comparison.results import ComparisonResult
     from submodel.config import Config
 
 
@@ -81,14 +81,14 @@ def compare_command(
             by seed, and behind, how it stands to the best; null of the best
         page: the page with the table and the figure; null of --records without --out
     """
-    from submodel.comparison.findings import Findings, write_comparison
+    from submodel.comparison.arms import parse_arms
     from submodel.comparison.plan import ComparisonScale, base_of, find_scale, plan_comparison
-    from submodel.comparison.ways import parse_ways
+    from submodel.comparison.results import ComparisonResult, write_comparison
 
     if records is not None:
-        findings = Findings.read(records)
+        findings = ComparisonResult.read(records)
         if ways is not None:
-            findings = findings.only([way.text for way in parse_ways(ways)])
+            findings = findings.only([way.text for way in parse_arms(ways)])
         folder = None if out is None else make_folder(out)
         _show(findings, folder and write_comparison(findings, folder), as_json)
         return
@@ -105,7 +105,7 @@ def compare_command(
     def base(way_settings: Sequence[str]) -> Config:
         return setting.base([*(settings or []), *way_settings])
 
-    plan = plan_comparison(parse_ways(ways), base, budget, parse_budget(budget, amount), seeds)
+    plan = plan_comparison(parse_arms(ways), base, budget, parse_budget(budget, amount), seeds)
     notes = talk(as_json)
     if setting.has_budget:
         notes.print(plan.budget)
@@ -132,8 +132,8 @@ def compare_command(
     _show(findings, write_comparison(findings, folder), as_json)
 
 
-def _show(findings: Findings, page: Path | None, as_json: bool) -> None:
-    from submodel.comparison.findings import comparison_table, plain_comparison, remarks
+def _show(findings: ComparisonResult, page: Path | None, as_json: bool) -> None:
+    from submodel.comparison.results import comparison_table, plain_comparison, remarks
 
     if as_json:
         print_json({**plain_comparison(findings), "page": page})

@@ -5,9 +5,8 @@ from typing import TYPE_CHECKING
 from submodel.core.lazy import lazily
 
 if TYPE_CHECKING:
+    from submodel.comparison.arms import EXCLUSIVE, Arm, Way, parse_arms, parse_ways
     from submodel.comparison.budgets import BudgetKind, parse_budget, rounds_within
-    from submodel.comparison.course import SCORE, Course, FlatRule
-    from submodel.comparison.findings import Findings, WayRecord
     from submodel.comparison.plan import (
         Base,
         ComparisonPlan,
@@ -20,13 +19,15 @@ if TYPE_CHECKING:
         BY_TEST_BATCH,
         MEASURES,
         RATES_ENDING,
+        ArmRecord,
         Line,
         SeedRun,
         VariantRecord,
         portable,
         put_together,
     )
-    from submodel.comparison.runner import Job, Runner, sum_known
+    from submodel.comparison.results import ArmResult, ComparisonResult, Findings, WayRecord
+    from submodel.comparison.runner import SCORE, Course, FlatRule, Job, Runner, sum_known
     from submodel.comparison.statistics import (
         EQUAL,
         HOLDS,
@@ -46,33 +47,33 @@ if TYPE_CHECKING:
         number,
         spread,
     )
-    from submodel.comparison.ways import EXCLUSIVE, Way, parse_ways
 
 __all__ = [
     "BY_TEST_BATCH", "EQUAL", "EXCLUSIVE", "HOLDS", "JUDGEMENT_HEADINGS", "LEAST_SEEDS", "LEVEL",
-    "MEASURES", "PLUS_MINUS", "RATES_ENDING", "REVERSED", "SCORE", "UNDECIDED", "Base",
-    "BudgetKind", "ComparisonPlan", "ComparisonScale", "Course", "Findings", "FlatRule", "Job",
-    "Judgement", "Line", "Runner", "SeedRun", "VariantRecord", "Way", "WayRecord", "base_of",
-    "behind_best", "compare", "counted", "describe_judgement", "how_to_read", "judge",
-    "least_ratio", "number", "parse_budget", "parse_ways", "portable", "put_together",
-    "rounds_within", "run_plan", "spread", "sum_known",
+    "MEASURES", "PLUS_MINUS", "RATES_ENDING", "REVERSED", "SCORE", "UNDECIDED", "Arm", "ArmRecord",
+    "ArmResult", "Base", "BudgetKind", "ComparisonPlan", "ComparisonResult", "ComparisonScale",
+    "Course", "Findings", "FlatRule", "Job", "Judgement", "Line", "Runner", "SeedRun",
+    "VariantRecord", "Way", "WayRecord", "base_of", "behind_best", "compare", "counted",
+    "describe_judgement", "how_to_read", "judge", "least_ratio", "number", "parse_arms",
+    "parse_budget", "parse_ways", "portable", "put_together", "rounds_within", "run_plan",
+    "spread", "sum_known",
 ]  # fmt: skip
 __getattr__ = lazily(
     __name__,
     {
+        "submodel.comparison.arms": "EXCLUSIVE Arm Way parse_arms parse_ways",
         "submodel.comparison.budgets": "BudgetKind parse_budget rounds_within",
-        "submodel.comparison.course": "SCORE Course FlatRule",
-        "submodel.comparison.findings": "Findings WayRecord",
         "submodel.comparison.plan": "Base ComparisonPlan ComparisonScale base_of compare run_plan",
         "submodel.comparison.records": (
-            "BY_TEST_BATCH MEASURES RATES_ENDING Line SeedRun VariantRecord portable put_together"
+            "BY_TEST_BATCH MEASURES RATES_ENDING ArmRecord Line SeedRun VariantRecord portable "
+            "put_together"
         ),
-        "submodel.comparison.runner": "Job Runner sum_known",
+        "submodel.comparison.results": "ArmResult ComparisonResult Findings WayRecord",
+        "submodel.comparison.runner": "SCORE Course FlatRule Job Runner sum_known",
         "submodel.comparison.statistics": (
             "EQUAL HOLDS JUDGEMENT_HEADINGS LEAST_SEEDS LEVEL PLUS_MINUS REVERSED UNDECIDED "
             "Judgement behind_best counted describe_judgement how_to_read judge least_ratio number "
             "spread"
         ),
-        "submodel.comparison.ways": "EXCLUSIVE Way parse_ways",
     },
 )

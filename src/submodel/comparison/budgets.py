@@ -24,7 +24,7 @@ _MOST_ROUNDS = 100_000  # that a slip of the keyboard may ask for
 
 
 class BudgetKind(StrEnum):
-    """What all ways get the same amount of."""
+    """What all arms get the same amount of."""
 
     ROUNDS = "rounds"
     BYTES = "bytes"
@@ -35,7 +35,7 @@ UNITS = {BudgetKind.BYTES: "B", BudgetKind.FLOPS: "FLOPs"}
 
 
 def parse_budget(kind: BudgetKind, amount: str | None) -> int | None:
-    """The amount of a budget; None: what the first way needs.
+    """The amount of a budget; None: what the first arm needs.
 
     >>> parse_budget(BudgetKind.BYTES, "2GB"), parse_budget(BudgetKind.FLOPS, "1e12")
     (2000000000, 1000000000000)

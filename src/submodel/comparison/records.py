@@ -1,4 +1,4 @@
-"""What a variant came to over its seeds: small enough to keep, enough to redraw every figure."""
+"""What an arm came to over its seeds: small enough to keep, enough to redraw every figure."""
 
 from __future__ import annotations
 
@@ -78,15 +78,15 @@ class SeedRun:
 
 
 @dataclass(frozen=True)
-class VariantRecord:
-    """The runs of one variant: a configuration but for its seed."""
+class ArmRecord:
+    """The runs of one arm: a configuration but for its seed."""
 
     slug: Annotated[str, Field(max_length=200)]
     config: dict[str, Any]  # of the first seed
     runs: Annotated[Sequence[SeedRun], Field(min_length=1)]
 
     @classmethod
-    def of(cls, slug: str, folders: Sequence[RunFolder]) -> VariantRecord:
+    def of(cls, slug: str, folders: Sequence[RunFolder]) -> ArmRecord:
         """Read finished runs, seed by seed."""
         runs = []
         for folder in folders:
@@ -103,7 +103,7 @@ class VariantRecord:
         return cls(slug, portable(folders[0].config()), runs)
 
     @classmethod
-    def read(cls, path: Path) -> VariantRecord:
+    def read(cls, path: Path) -> ArmRecord:
         """A record that `write` wrote."""
         return read_typed(_RECORD, path, _LARGEST, "not a record of runs")
 
@@ -122,13 +122,13 @@ class VariantRecord:
         except KeyError as missing:
             raise SubmodelError(f"{self.slug}: its record has no {missing} in a round") from None
 
-    def until(self, round_: int) -> VariantRecord:
+    def until(self, round_: int) -> ArmRecord:
         """As it was at the last evaluation until a round; runs without any are left out."""
         runs = [replace(run, lines=[ln for ln in run.lines if ln["round"] <= round_])
                 for run in self.runs]  # fmt: skip
         return replace(self, runs=[run for run in runs if run.lines])
 
-    def ahead_of(self, other: VariantRecord, measure: str) -> list[float]:
+    def ahead_of(self, other: ArmRecord, measure: str) -> list[float]:
         """By how much it did better with the seeds that both have; losses count the other way."""
         sign = -1 if measure in SMALLER_IS_BETTER else 1
         first, second = self.final(measure), other.final(measure)
@@ -150,7 +150,8 @@ class VariantRecord:
         return curves[0][0], [values for _, values in curves]
 
 
-_RECORD = TypeAdapter(VariantRecord)
+VariantRecord = ArmRecord  # former name
+_RECORD = TypeAdapter(ArmRecord)
 
 
 def record_files(folder: Path) -> list[Path]:
@@ -228,8 +229,8 @@ def _short(value: float) -> float:
     return float(f"{value:.7g}") if isinstance(value, float) else value
 
 
-def put_together(slug: str, records: Mapping[float, VariantRecord]) -> VariantRecord:
-    """The record of a way that has a run for every capacity, of the seeds that all have.
+def put_together(slug: str, records: Mapping[float, ArmRecord]) -> ArmRecord:
+    """The record of an arm that has a run for every capacity, of the seeds that all have.
 
     Its scores are those of the largest capacity, its bytes and FLOPs those of all; the accuracy of
     every capacity is that of its own run. Lines are at the rounds at which any of them was
@@ -241,7 +242,7 @@ def put_together(slug: str, records: Mapping[float, VariantRecord]) -> VariantRe
     }
     seeds = [run.seed for run in largest.runs if all(run.seed in r for r in runs_by_seed.values())]
     runs = [_join_runs({c: by_seed[seed] for c, by_seed in runs_by_seed.items()}) for seed in seeds]
-    return VariantRecord(slug, largest.config, runs)
+    return ArmRecord(slug, largest.config, runs)
 
 
 def _join_runs(runs: Mapping[float, SeedRun]) -> SeedRun:

@@ -1,6 +1,6 @@
 """Whether a difference is more than chance, and how tables word it: one verdict for all.
 
-Whatever is compared, a claim of the paper or a way with the best of several, comes down to
+Whatever is compared, a claim of the paper or an arm with the best of several, comes down to
 differences seed by seed. `judge` says of each how large it is, how sure that is, and its verdict.
 """
 
@@ -29,7 +29,7 @@ _PERCENT = ("accuracy", "train accuracy", "accuracy gap", "held-out accuracy", "
 
 @dataclass(frozen=True)
 class Judgement:
-    """What differences between two ways, seed by seed, amount to."""
+    """What differences between two arms, seed by seed, amount to."""
 
     differences: Sequence[float]  # positive: they speak for what is claimed
     interval: tuple[float, float] | None  # of the mean, at 95 %; None: too few seeds

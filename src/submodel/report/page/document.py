@@ -20,8 +20,8 @@ from importlib import metadata, resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from submodel.comparison.findings import Findings
-from submodel.comparison.records import VariantRecord
+from submodel.comparison.records import ArmRecord
+from submodel.comparison.results import ComparisonResult
 from submodel.comparison.statistics import HOLDS, PLUS_MINUS, number
 from submodel.core.errors import ConfigError, SubmodelError
 from submodel.core.extensions import FROM_LAB, PAGE_SECTIONS, extensions, load_extension
@@ -221,7 +221,7 @@ def _read(path: Path, contents: Contents) -> None:
     if kind == "run":
         contents.runs.append(read_run(path))
     elif kind == "comparison":
-        findings = Findings.read(places[0])
+        findings = ComparisonResult.read(places[0])
         for way in findings.ways:
             contents.runs += runs_of_record(way.record, way.title, _runs_beside(places[0]))
         contents.words.append(findings.budget)
@@ -249,7 +249,7 @@ def _runs_beside(records: Path) -> Path | None:
 def _read_records(files: Sequence[Path], contents: Contents) -> None:
     """The records of a reproduction, with the titles and tables that other packages add."""
     folder = files[0].parent
-    records = {file.stem: VariantRecord.read(file) for file in files}
+    records = {file.stem: ArmRecord.read(file) for file in files}
     sections = _sections()
     titles: dict[str, str] = {}
     for section in sections:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from submodel.comparison.records import SeedRun, VariantRecord
+from submodel.comparison.records import ArmRecord, SeedRun
 from submodel.config import Config, parse, to_toml
 from submodel.core.errors import ConfigError, SubmodelError, plain
 from submodel.data import Dataset
@@ -235,7 +235,7 @@ def _fit(about: Mapping[str, Any], sizes: Mapping[str, int]) -> PageFit:
     )
 
 
-def runs_of_record(record: VariantRecord, title: str, folder: Path | None) -> list[PageRun]:
+def runs_of_record(record: ArmRecord, title: str, folder: Path | None) -> list[PageRun]:
     """The runs of a record: of their folders, if these are still there, else of the record."""
     runs = []
     for run in record.runs:
@@ -257,7 +257,7 @@ def _is_same(path: Path, run: SeedRun) -> bool:
     return summary is not None and summary["model_sha256"] == run.model_sha256
 
 
-def _run_of_record(record: VariantRecord, run: SeedRun, title: str) -> PageRun:
+def _run_of_record(record: ArmRecord, run: SeedRun, title: str) -> PageRun:
     values = {**record.config, "seed": run.seed}
     try:
         config = parse(values)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 if TYPE_CHECKING:
-    from submodel.comparison.records import VariantRecord
+    from submodel.comparison.records import ArmRecord
 
 MOST_POINTS = 2_000
 """More points of one curve cannot be told apart on a page."""
@@ -213,10 +213,10 @@ class PagePartition:
 class PageSection(Protocol):
     """A section that another package adds: a module or an object with these three functions."""
 
-    def titles(self, records: Mapping[str, VariantRecord]) -> Mapping[str, str]:
+    def titles(self, records: Mapping[str, ArmRecord]) -> Mapping[str, str]:
         """Return names of records for tables and legends, by slug."""
 
-    def tables(self, folder: Path, records: Mapping[str, VariantRecord]) -> Sequence[PageTable]:
+    def tables(self, folder: Path, records: Mapping[str, ArmRecord]) -> Sequence[PageTable]:
         """Return tables that the records of a folder give rise to."""
 
     def studies(self, folder: Path) -> Sequence[PageStudy]:

@@ -14,8 +14,8 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from submodel.comparison.findings import Findings
-from submodel.comparison.records import VariantRecord
+from submodel.comparison.records import ArmRecord
+from submodel.comparison.results import ComparisonResult
 from submodel.config.reading import MOST_BYTES
 from submodel.core.errors import SubmodelError
 from submodel.core.files import UnreadableError, read_text
@@ -91,11 +91,11 @@ def read_series(paths: Sequence[Path]) -> list[Series]:
             raise SubmodelError(f"{path}: neither a run, nor a comparison, nor a reproduction")
         kind, places = found
         if kind == "comparison":
-            for way in Findings.read(places[0]).ways:
+            for way in ComparisonResult.read(places[0]).ways:
                 runs = [run.lines for run in way.record.runs]
                 series.append(Series(short_label(way.title), runs))
         elif kind == "records":
-            for record in map(VariantRecord.read, places):
+            for record in map(ArmRecord.read, places):
                 series.append(Series(record.slug, [run.lines for run in record.runs]))
         else:
             folders += map(RunFolder, places)

@@ -1,4 +1,4 @@
-"""Ways to train, as people write them: a scheme's name and settings that differ from the others'.
+"""Arms to train, as people write them: a scheme's name and settings that differ from the others'.
 
 ``rolling``, ``random:sampling=fixed``, ``rolling:merge.rule=fill_in:local.lr=0.05``: a key without
 a dot belongs to ``scheme``, any other is a key of the configuration. A scheme of one's own is named
@@ -11,22 +11,22 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from submodel.comparison.records import VariantRecord, put_together
+from submodel.comparison.records import ArmRecord, put_together
 from submodel.config import Config
 from submodel.core.errors import ConfigError, refuse
 from submodel.schemes.registry import SCHEMES
 
 EXCLUSIVE = "exclusive"
-"""The way that trains a model of every width, each by the clients that can hold it."""
+"""The arm that trains a model of every width, each by the clients that can hold it."""
 COMMON = ("data", "train", "clients.count")
-"""What no way may change: who has which examples, what is scored and when, how long it takes."""
+"""What no arm may change: who has which examples, what is scored and when, how long it takes."""
 _LONGEST = 100  # characters of a folder's name
 _OPENING, _CLOSING, _QUOTES = "[{", "]}", "\"'"
 
 
 @dataclass(frozen=True)
-class Way:
-    """One of the ways that are compared."""
+class Arm:
+    """One of the arms that are compared."""
 
     text: str
     slug: str  # names its folder
@@ -37,7 +37,7 @@ class Way:
     def title(self) -> str:
         """Its name in tables and legends.
 
-        >>> parse_ways("random:sampling=fixed")[0].title
+        >>> parse_arms("random:sampling=fixed")[0].title
         'random, sampling = fixed'
         """
         return ", ".join([self.scheme, *(f"{key} = {value}" for key, value in self.settings)])
@@ -46,17 +46,17 @@ class Way:
     def overrides(self) -> list[str]:
         """What it sets in a configuration, as ``key.path=value``.
 
-        >>> parse_ways("random:sampling=fixed:local.lr=0.1")[0].overrides
+        >>> parse_arms("random:sampling=fixed:local.lr=0.1")[0].overrides
         ['scheme.name=random', 'scheme.sampling=fixed', 'local.lr=0.1']
         """
         settings = (f"{_full(key)}={value}" for key, value in self.settings)
         return [f"scheme.name={self.scheme}", *settings]
 
     def config(self, base: Callable[[Sequence[str]], Config]) -> Config:
-        """Its configuration, from what makes one of settings; mistakes are said to be this way's.
+        """Its configuration, from what makes one of settings; mistakes are said to be this arm's.
 
         >>> from submodel.config import override, parse
-        >>> parse_ways("static")[0].config(lambda s: parse(override({}, s))).scheme.name
+        >>> parse_arms("static")[0].config(lambda s: parse(override({}, s))).scheme.name
         'static'
         """
         try:
@@ -65,7 +65,7 @@ class Way:
             raise self.blame(error) from None
 
     def blame(self, error: ConfigError) -> ConfigError:
-        """The mistakes, with the way that has them."""
+        """The mistakes, with the arm that has them."""
         problems = (problem.removeprefix("--set ") for problem in error.problems)
         return ConfigError([f"way {self.text!r}: {problem}" for problem in problems])
 
@@ -95,29 +95,29 @@ def split_unquoted(text: str, separator: str) -> list[str]:
     return [part.strip() for part in parts]
 
 
-def parse_ways(text: str | Sequence[str]) -> list[Way]:
-    """The ways of a comma-separated text, or of a list of texts.
+def parse_arms(text: str | Sequence[str]) -> list[Arm]:
+    """The arms of a comma-separated text, or of a list of texts.
 
-    >>> [way.slug for way in parse_ways("random:sampling=fixed,full:clients.capacities=[1]")]
+    >>> [arm.slug for arm in parse_arms("random:sampling=fixed,full:clients.capacities=[1]")]
     ['random-sampling-fixed', 'full-clients.capacities-1']
-    >>> parse_ways("mine:Mine:depth=3")[0].overrides
+    >>> parse_arms("mine:Mine:depth=3")[0].overrides
     ['scheme.name=mine:Mine', 'scheme.depth=3']
     """
     texts = split_unquoted(text, ",") if isinstance(text, str) else list(text)
-    ways: list[Way] = []
+    arms: list[Arm] = []
     problems: list[str] = []
-    for way_text in texts:
+    for arm_text in texts:
         try:
-            ways.append(_way(way_text, {way.slug for way in ways}))
+            arms.append(_arm(arm_text, {arm.slug for arm in arms}))
         except ConfigError as error:
             problems += error.problems
-    repeated_texts = {way.text for way in ways if sum(w.text == way.text for w in ways) > 1}
+    repeated_texts = {arm.text for arm in arms if sum(w.text == arm.text for w in arms) > 1}
     problems += [f"way {text!r} is given twice" for text in sorted(repeated_texts)]
     refuse(problems)
-    return ways
+    return arms
 
 
-def _way(text: str, earlier_slugs: set[str]) -> Way:
+def _arm(text: str, earlier_slugs: set[str]) -> Arm:
     scheme, *rest = split_unquoted(text, ":")
     if rest and "=" not in rest[0] and not SCHEMES.knows(scheme) and scheme != EXCLUSIVE:
         scheme = f"{scheme}:{rest.pop(0)}"
@@ -142,64 +142,64 @@ def _way(text: str, earlier_slugs: set[str]) -> Way:
     number = next(
         n for n in range(1, len(earlier_slugs) + 2) if _number_slug(slug, n) not in earlier_slugs
     )
-    return Way(text, _number_slug(slug, number), scheme, tuple(settings.items()))
+    return Arm(text, _number_slug(slug, number), scheme, tuple(settings.items()))
 
 
 def _number_slug(slug: str, number: int) -> str:
     return slug if number == 1 else f"{slug}-{number}"
 
 
-def describe_duplicates(ways: Sequence[Way], configs: Sequence[Config]) -> list[str]:
-    """Which ways come to the same configuration, in words."""
+def describe_duplicates(arms: Sequence[Arm], configs: Sequence[Config]) -> list[str]:
+    """Which arms come to the same configuration, in words."""
     problems = []
-    for place, (way, config) in enumerate(zip(ways, configs, strict=True)):
-        for other, before in zip(ways[:place], configs, strict=False):
+    for place, (arm, config) in enumerate(zip(arms, configs, strict=True)):
+        for other, before in zip(arms[:place], configs, strict=False):
             if config == before:
-                problems.append(f"way {way.text!r} is the same as {other.text!r}: leave one out")
+                problems.append(f"way {arm.text!r} is the same as {other.text!r}: leave one out")
                 break
     return problems
 
 
 @dataclass(frozen=True)
-class WayRuns:
-    """The runs that a way has for each seed: one, or one for every capacity."""
+class ArmRuns:
+    """The runs that an arm has for each seed: one, or one for every capacity."""
 
-    way: Way  # as it was given
-    parts: Sequence[Way]  # what is run for it
+    arm: Arm  # as it was given
+    parts: Sequence[Arm]  # what is run for it
     # of the parts, where each has its own; else none
     capacities: Sequence[float] = field(default=())
 
-    def record(self, records: Mapping[str, VariantRecord]) -> VariantRecord:
-        """What the way came to."""
+    def record(self, records: Mapping[str, ArmRecord]) -> ArmRecord:
+        """What the arm came to."""
         own_records = [records[part.slug] for part in self.parts]
         if not self.capacities:
             return own_records[0]
         by_capacity = dict(zip(self.capacities, own_records, strict=True))
-        return put_together(self.way.slug, by_capacity)
+        return put_together(self.arm.slug, by_capacity)
 
 
-def runs_of(way: Way, base: Callable[[Sequence[str]], Config]) -> WayRuns:
-    """The runs of a way; of ``exclusive`` one for every capacity that the clients have.
+def runs_of(arm: Arm, base: Callable[[Sequence[str]], Config]) -> ArmRuns:
+    """The runs of an arm; of ``exclusive`` one for every capacity that the clients have.
 
     >>> from submodel.config import override, parse
-    >>> from submodel.comparison.ways import parse_ways
+    >>> from submodel.comparison.arms import parse_arms
     >>> base = lambda settings: parse(override({"clients": {"capacities": [1, 0.5]}}, settings))
-    >>> [part.slug for part in runs_of(parse_ways("exclusive")[0], base).parts]
+    >>> [part.slug for part in runs_of(parse_arms("exclusive")[0], base).parts]
     ['exclusive-at-1', 'exclusive-at-0.5']
     """
-    if way.scheme != EXCLUSIVE:
-        return WayRuns(way, [way])
-    whole = Way(way.text, way.slug, "full", way.settings)
+    if arm.scheme != EXCLUSIVE:
+        return ArmRuns(arm, [arm])
+    whole = Arm(arm.text, arm.slug, "full", arm.settings)
     config = whole.config(base)
     capacities = sorted(set(config.clients.capacities), reverse=True)
     no_scaler = (("model.scaler", "false"),) if getattr(config.model, "scaler", False) else ()
     parts = [
-        Way(
-            way.text,
-            f"{way.slug}-at-{capacity:g}",
+        Arm(
+            arm.text,
+            f"{arm.slug}-at-{capacity:g}",
             "full",
             (
-                *way.settings,
+                *arm.settings,
                 ("model.share", repr(capacity)),
                 ("clients.least", repr(capacity)),
                 *no_scaler,
@@ -207,4 +207,8 @@ def runs_of(way: Way, base: Callable[[Sequence[str]], Config]) -> WayRuns:
         )
         for capacity in capacities
     ]
-    return WayRuns(way, parts, capacities)
+    return ArmRuns(arm, parts, capacities)
+
+
+Way = Arm  # former name
+parse_ways = parse_arms  # former name

@@ -1,4 +1,4 @@
-"""What came out of a comparison: the records of all ways, a table, a page and a figure."""
+"""What came out of a comparison: the records of all arms, a table, a page and a figure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field, TypeAdapter
 from rich.table import Table
 
-from submodel.comparison.records import COMPARISON_FILE, VariantRecord
+from submodel.comparison.records import COMPARISON_FILE, ArmRecord
 from submodel.comparison.statistics import (
     JUDGEMENT_HEADINGS,
     Judgement,
@@ -58,7 +58,7 @@ _HEIGHT = 2.0  # inches of the curves
 
 @dataclass(frozen=True)
 class _Entry:
-    """A way in the file that lists all of them."""
+    """An arm in the file that lists all of them."""
 
     text: str
     title: str
@@ -67,23 +67,23 @@ class _Entry:
 
 @dataclass(frozen=True)
 class _Index:
-    """The file that lists all ways; their records lie beside it."""
+    """The file that lists all arms; their records lie beside it."""
 
     command: str
     budget: str
-    ways: Annotated[list[_Entry], Field(min_length=1)]
+    ways: Annotated[list[_Entry], Field(min_length=1)]  # the word of the file
 
 
 _INDEX = TypeAdapter(_Index)
 
 
 @dataclass(frozen=True)
-class WayRecord:
-    """One way and its runs."""
+class ArmResult:
+    """One arm and its runs."""
 
     text: str  # as it was given
     title: str
-    record: VariantRecord
+    record: ArmRecord
 
     @property
     def rounds(self) -> list[int]:
@@ -96,24 +96,29 @@ class WayRecord:
 
 
 @dataclass(frozen=True)
-class Findings:
-    """All ways that were compared, and under which budget."""
+class ComparisonResult:
+    """All arms that were compared, and under which budget."""
 
-    ways: Sequence[WayRecord]
+    arms: Sequence[ArmResult]
     budget: str  # in words
     command: str
 
     @property
+    def ways(self) -> Sequence[ArmResult]:
+        """The arms, by the attribute's former name."""
+        return self.arms
+
+    @property
     def seeds(self) -> list[int]:
-        """The seeds that every way ran with."""
-        return [run.seed for run in self.ways[0].record.runs]
+        """The seeds that every arm ran with."""
+        return [run.seed for run in self.arms[0].record.runs]
 
     def judgements(self) -> dict[str, Judgement]:
-        """Of all ways but the best: whether it is behind that, by its final test accuracy.
+        """Of all arms but the best: whether it is behind that, by its final test accuracy.
 
-        The keys are the texts that the ways were given as.
+        The keys are the texts that the arms were given as.
         """
-        return behind_best({way.text: way.record.final("accuracy") for way in self.ways})
+        return behind_best({arm.text: arm.record.final("accuracy") for arm in self.arms})
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
@@ -121,53 +126,55 @@ class Findings:
 
     def write(self, folder: Path) -> None:
         """Keep everything that the report needs."""
-        for way in self.ways:
-            way.record.write(folder / f"{way.record.slug}.json")
-        entries = [_Entry(way.text, way.title, way.record.slug) for way in self.ways]
+        for arm in self.arms:
+            arm.record.write(folder / f"{arm.record.slug}.json")
+        entries = [_Entry(arm.text, arm.title, arm.record.slug) for arm in self.arms]
         index = _Index(self.command, self.budget, entries)
         (folder / COMPARISON_FILE).write_text(json.dumps(asdict(index), indent=1) + "\n", "utf-8")
 
     @classmethod
-    def read(cls, folder: Path) -> Findings:
+    def read(cls, folder: Path) -> ComparisonResult:
         """What `write` wrote."""
         path = folder / COMPARISON_FILE
         index = read_typed(_INDEX, path, _LARGEST, "not the records of a comparison")
-        ways = [
-            WayRecord(way.text, way.title, VariantRecord.read(folder / f"{way.slug}.json"))
-            for way in index.ways
+        arms = [
+            ArmResult(arm.text, arm.title, ArmRecord.read(folder / f"{arm.slug}.json"))
+            for arm in index.ways
         ]
-        return cls(ways, index.budget, index.command)
+        return cls(arms, index.budget, index.command)
 
-    def only(self, texts: Sequence[str]) -> Findings:
-        """Some of the ways, in another order perhaps."""
-        by_text = {way.text: way for way in self.ways}
+    def only(self, texts: Sequence[str]) -> ComparisonResult:
+        """Some of the arms, in another order perhaps."""
+        by_text = {arm.text: arm for arm in self.arms}
         if unknown := [text for text in texts if text not in by_text]:
             raise SubmodelError(
                 f"way {unknown[0]!r} has no record there; recorded are {', '.join(by_text)}"
             )
-        return Findings([by_text[text] for text in texts], self.budget, self.command)
+        return ComparisonResult([by_text[text] for text in texts], self.budget, self.command)
 
 
+WayRecord = ArmResult  # former name
+Findings = ComparisonResult  # former name
 _HEADINGS = (
     *("way", "rounds", "traffic (down + up)", "FLOPs", "test accuracy", "test loss"),
     *("difference to the best", *JUDGEMENT_HEADINGS, "behind the best"),
 )
 
 
-def comparison_rows(findings: Findings) -> list[list[str]]:
-    """The table's cells, way by way."""
-    judgements = findings.judgements()
-    return [_table_row(way, judgements.get(way.text)) for way in findings.ways]
+def comparison_rows(result: ComparisonResult) -> list[list[str]]:
+    """The table's cells, arm by arm."""
+    judgements = result.judgements()
+    return [_table_row(arm, judgements.get(arm.text)) for arm in result.arms]
 
 
-def _table_row(way: WayRecord, judgement: Judgement | None) -> list[str]:
-    least, most = min(way.rounds), max(way.rounds)
-    scores = [number(m, list(way.record.final(m).values())) for m in ("accuracy", "loss")]
+def _table_row(arm: ArmResult, judgement: Judgement | None) -> list[str]:
+    least, most = min(arm.rounds), max(arm.rounds)
+    scores = [number(m, list(arm.record.final(m).values())) for m in ("accuracy", "loss")]
     return [
-        way.title,
+        arm.title,
         f"{least}" if least == most else f"{least} to {most}",
-        si(way.cost("bytes"), "B"),
-        si(way.cost("flops")),
+        si(arm.cost("bytes"), "B"),
+        si(arm.cost("flops")),
         *scores,
         *(["", "", "", "best"] if judgement is None else _behind(judgement)),
     ]
@@ -182,84 +189,84 @@ def _behind(judgement: Judgement) -> list[str]:
     ]
 
 
-def comparison_table(findings: Findings) -> Table:
+def comparison_table(result: ComparisonResult) -> Table:
     """The comparison, for the terminal."""
-    title = f"{_seeds(findings)}, {findings.budget}"
+    title = f"{_seeds(result)}, {result.budget}"
     return text_table(
-        title, _HEADINGS, comparison_rows(findings), words=(_HEADINGS[0], _HEADINGS[-1])
+        title, _HEADINGS, comparison_rows(result), words=(_HEADINGS[0], _HEADINGS[-1])
     )
 
 
-def plain_comparison(findings: Findings) -> dict[str, Any]:
+def plain_comparison(result: ComparisonResult) -> dict[str, Any]:
     """The comparison as plain values, for programs."""
-    judgements = findings.judgements()
+    judgements = result.judgements()
     return {
-        "command": findings.command,
-        "budget": findings.budget,
-        "seeds": findings.seeds,
+        "command": result.command,
+        "budget": result.budget,
+        "seeds": result.seeds,
         "ways": [
             {
-                "way": way.text,
-                "title": way.title,
+                "way": arm.text,
+                "title": arm.title,
                 "rounds": {
                     run.seed: rounds
-                    for run, rounds in zip(way.record.runs, way.rounds, strict=True)
+                    for run, rounds in zip(arm.record.runs, arm.rounds, strict=True)
                 },
-                "bytes": way.cost("bytes"),
-                "flops": way.cost("flops"),
-                "accuracy": way.record.final("accuracy"),
-                "loss": way.record.final("loss"),
-                "behind": asdict(judgements[way.text]) if way.text in judgements else None,
+                "bytes": arm.cost("bytes"),
+                "flops": arm.cost("flops"),
+                "accuracy": arm.record.final("accuracy"),
+                "loss": arm.record.final("loss"),
+                "behind": asdict(judgements[arm.text]) if arm.text in judgements else None,
             }
-            for way in findings.ways
+            for arm in result.arms
         ],
     }
 
 
-def comparison_html(findings: Findings) -> str:
+def comparison_html(result: ComparisonResult) -> str:
     """The comparison, for a notebook: the table, with bars for the accuracies, the best in bold."""
     parts = []
-    for way, cells in zip(findings.ways, comparison_rows(findings), strict=True):
-        accuracy = spread(list(way.record.final("accuracy").values()))[0]
+    for arm, cells in zip(result.arms, comparison_rows(result), strict=True):
+        accuracy = spread(list(arm.record.final("accuracy").values()))[0]
         share = round(_BAR_CELLS * accuracy) if math.isfinite(accuracy) else 0
         bar = strip([1.0] * share + [0.0] * (_BAR_CELLS - share), f"{accuracy:.1%}")
         texts = [bold_cell(text) if cells[-1] == "best" else cell(text) for text in cells]
         parts.append([texts[0], bar, *texts[1:]])
     headings = [_HEADINGS[0], "", *_HEADINGS[1:]]
     table = grid_of_cells(headings, parts, numbers=range(2, len(headings) - 1))
-    title = f"Comparison: {_seeds(findings)}, {findings.budget}"
-    return card(title, table, line_of_text(remarks(findings)))
+    title = f"Comparison: {_seeds(result)}, {result.budget}"
+    return card(title, table, line_of_text(remarks(result)))
 
 
-def _seeds(findings: Findings) -> str:
-    count = len(findings.seeds)
+def _seeds(result: ComparisonResult) -> str:
+    count = len(result.seeds)
     return "one seed" if count == 1 else f"{count} seeds"
 
 
-def remarks(findings: Findings) -> str:
+def remarks(result: ComparisonResult) -> str:
     """How to read the verdicts, in words."""
-    text = how_to_read(len(findings.seeds), len(findings.ways) - 1)
-    if any(judgement.p is not None for judgement in findings.judgements().values()):
+    text = how_to_read(len(result.seeds), len(result.arms) - 1)
+    if any(judgement.p is not None for judgement in result.judgements().values()):
         text += " The best was chosen by these same runs, which flatters it."
     return text
 
 
-def write_comparison(findings: Findings, folder: Path) -> Path:
+def write_comparison(result: ComparisonResult, folder: Path) -> Path:
     """The figure and the table as one Markdown page; returns its path."""
     picture, page = folder / "comparison.png", folder / "comparison.md"
-    save_figure(draw_comparison(findings), picture)
-    seconds = sum(run.seconds for way in findings.ways for run in way.record.runs)
+    save_figure(draw_comparison(result), picture)
+    seconds = sum(run.seconds for arm in result.arms for run in arm.record.runs)
     lines = [
-        f"# {', '.join(way.title.partition(',')[0] for way in findings.ways)}: a comparison",
+        f"# {', '.join(arm.title.partition(',')[0] for arm in result.arms)}: a comparison",
         "",
-        f"`{findings.command}`: {_seeds(findings)}, {findings.budget}; "
+        f"`{result.command}`: {_seeds(result)}, {result.budget}; "
         f"{seconds / 3600:.2f} hours of one core in all.",
         "",
         f"![test accuracy against rounds, traffic and work]({picture.name})",
         "",
-        *markdown_table(_HEADINGS, comparison_rows(findings)),
+        *markdown_table(_HEADINGS, comparison_rows(result)),
         "",
-        remarks(findings),
+        remarks(result),
         "",
         "Scores are means over seeds, after the last round of each way. In the figure, "
         "lines and dots are means, bands and bars go from the least to the most, and curves go as "
@@ -272,29 +279,29 @@ def write_comparison(findings: Findings, folder: Path) -> Path:
 
 
 Styles = Sequence[tuple[str, str] | None]
-"""Of every way, in their order."""
+"""Of every arm, in their order."""
 
 
 @with_style
-def draw_comparison(findings: Findings) -> Figure:
-    """Test accuracy against rounds, bytes and FLOPs; of many ways, a list of all below."""
-    finals = [sum(way.record.final("accuracy").values()) for way in findings.ways]
+def draw_comparison(result: ComparisonResult) -> Figure:
+    """Test accuracy against rounds, bytes and FLOPs; of many arms, a list of all below."""
+    finals = [sum(arm.record.final("accuracy").values()) for arm in result.arms]
     styles = styles_of(finals)
-    if len(findings.ways) <= MOST_LINES:
-        figure = new_figure(DOUBLE, max(_HEIGHT, 0.6 + 0.17 * len(findings.ways)))
+    if len(result.arms) <= MOST_LINES:
+        figure = new_figure(DOUBLE, max(_HEIGHT, 0.6 + 0.17 * len(result.arms)))
         curves: Sequence[Plot] = figure.subplots(1, 3, sharey=True)
-        _draw_curves(curves, findings, styles)
+        _draw_curves(curves, result, styles)
         label_ends(curves[-1:])  # all three have the same colours and ends
         return figure
-    figure, upper, lower = figure_with_list(DOUBLE, _HEIGHT, len(findings.ways))
-    _draw_curves(upper.subplots(1, 3, sharey=True), findings, styles)
-    _draw_list(lower.subplots(), findings.ways, styles)
+    figure, upper, lower = figure_with_list(DOUBLE, _HEIGHT, len(result.arms))
+    _draw_curves(upper.subplots(1, 3, sharey=True), result, styles)
+    _draw_list(lower.subplots(), result.arms, styles)
     return figure
 
 
-def _draw_curves(plots: Sequence[Plot], findings: Findings, styles: Styles) -> None:
+def _draw_curves(plots: Sequence[Plot], result: ComparisonResult, styles: Styles) -> None:
     for plot, cost in zip(plots, ("round", "bytes", "flops"), strict=True):
-        lines = [(short_label(w.title), w.record.against(cost, "accuracy")) for w in findings.ways]
+        lines = [(short_label(w.title), w.record.against(cost, "accuracy")) for w in result.arms]
         most = draw_bands(plot, lines, styles)
         plot.set_xlim(0, 1.03 * most)
         cost_ticks(plot, cost, most)
@@ -302,14 +309,14 @@ def _draw_curves(plots: Sequence[Plot], findings: Findings, styles: Styles) -> N
     even_ticks(plots[0].yaxis)
 
 
-def _draw_list(plot: Plot, ways: Sequence[WayRecord], styles: Styles) -> None:
-    """Every way after its last round, the best on top, with what it took."""
+def _draw_list(plot: Plot, arms: Sequence[ArmResult], styles: Styles) -> None:
+    """Every arm after its last round, the best on top, with what it took."""
     rows = []
-    for way, style in zip(ways, styles, strict=True):
-        values = list(way.record.final("accuracy").values())
-        rounds = f"{round(sum(way.rounds) / len(way.rounds))}"
-        cells = (rounds, si(way.cost("bytes"), "B"), si(way.cost("flops")))
-        rows.append(IntervalRow(short_label(way.title), values, style and style[0], cells))
+    for arm, style in zip(arms, styles, strict=True):
+        values = list(arm.record.final("accuracy").values())
+        rounds = f"{round(sum(arm.rounds) / len(arm.rounds))}"
+        cells = (rounds, si(arm.cost("bytes"), "B"), si(arm.cost("flops")))
+        rows.append(IntervalRow(short_label(arm.title), values, style and style[0], cells))
     draw_intervals(plot, sorted_rows(rows), ("rounds", "traffic", "FLOPs"))
     plot.set_xlabel("test accuracy after the last round")
     even_ticks(plot.xaxis)
