@@ -34,55 +34,13 @@ if TYPE_CHECKING:
 install()
 __version__ = "0.1.0"
 __all__ = [
-    "Axes",
-    "AxesSection",
-    "Callback",
-    "ClientsSection",
-    "Config",
-    "DataSection",
-    "Dataset",
-    "DevicesSection",
-    "EngineSection",
-    "LocalSection",
-    "MergeSection",
-    "ModelSection",
-    "Result",
-    "Run",
-    "SchemeSection",
-    "ServerSection",
-    "SubmodelError",
-    "TaskKind",
-    "TaskSection",
-    "TrainSection",
-    "build",
-    "compare",
-    "dataset",
-    "declare",
-    "digits",
-    "load_dataset",
-    "open",
-    "trace",
-    "train",
-    "write_report",
-]
-__getattr__ = lazily(
-    __name__,
-    {
-        "submodel.api": "Result build train",
-        "submodel.config": (
-            "AxesSection ClientsSection Config DataSection DevicesSection EngineSection "
-            "LocalSection MergeSection ModelSection SchemeSection ServerSection TaskSection "
-            "TrainSection"
-        ),
-        "submodel.data": "Dataset dataset digits load_dataset",
-        "submodel.comparison": "compare",
-        "submodel.model": "Axes declare trace",
-        "submodel.report": "write_report",
-        "submodel.runs": "Callback",
-        "submodel.runs.open": "Run open",
-        "submodel.tasks": "TaskKind",
-    },
-)
+    "Axes", "AxesSection", "Callback", "ClientsSection", "Config", "DataSection", "Dataset",
+    "DevicesSection", "EngineSection", "LocalSection", "MergeSection", "ModelSection", "Result",
+    "Run", "SchemeSection", "ServerSection", "SubmodelError", "TaskKind", "TaskSection",
+    "TrainSection", "build", "compare", "dataset", "declare", "digits", "load_dataset", "open",
+    "trace", "train", "write_report",
+]  # fmt: skip
+__getattr__ = lazily(__name__)
 
 
 def __dir__() -> list[str]:

@@ -29,17 +29,4 @@ __all__ = [
     "load_problem", "load_split", "mask_list", "pad_examples", "quadratics", "rolling",
     "run_trials",
 ]  # fmt: skip
-__getattr__ = lazily(
-    __name__,
-    {
-        "submodel_lab.theory.data": "Directions load_split",
-        "submodel_lab.theory.exact": "ExactTrajectory exact_moments",
-        "submodel_lab.theory.masking": "Masking bernoulli coordinatewise mask_list rolling",
-        "submodel_lab.theory.objective": "Constants MaskedObjective constants",
-        "submodel_lab.theory.own_problems": "ModuleProblem PosedProblem load_problem",
-        "submodel_lab.theory.problems": (
-            "Logistic Net Problem Quadratic Ridge TheoryError pad_examples quadratics"
-        ),
-        "submodel_lab.theory.trials": "Trajectory TrialPlan run_trials",
-    },
-)
+__getattr__ = lazily(__name__)

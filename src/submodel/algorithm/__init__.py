@@ -16,14 +16,4 @@ __all__ = [
     "FILL_IN", "SELECTIVE", "Accumulator", "Assignment", "Bundle", "Dispatcher", "Outcome", "Setup",
     "State", "Task", "Update", "average", "initial_state", "plan", "shrinkage", "step",
 ]  # fmt: skip
-__getattr__ = lazily(
-    __name__,
-    {
-        "submodel.algorithm.dispatch": "Dispatcher",
-        "submodel.algorithm.execution": "Bundle",
-        "submodel.algorithm.merge": "FILL_IN SELECTIVE Accumulator average",
-        "submodel.algorithm.server": "shrinkage",
-        "submodel.algorithm.rounds": "initial_state plan step",
-        "submodel.algorithm.types": "Assignment Outcome Setup State Task Update",
-    },
-)
+__getattr__ = lazily(__name__)

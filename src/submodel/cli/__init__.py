@@ -12,11 +12,4 @@ if TYPE_CHECKING:
 __all__ = [
     "AsJson", "SetOptions", "config_files", "console", "main", "make_folder", "print_json", "talk",
 ]  # fmt: skip
-__getattr__ = lazily(
-    __name__,
-    {
-        "submodel.cli.application": "main",
-        "submodel.cli.common": "AsJson SetOptions console make_folder print_json talk",
-        "submodel.cli.completion": "config_files",
-    },
-)
+__getattr__ = lazily(__name__)

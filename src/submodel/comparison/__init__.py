@@ -58,22 +58,4 @@ __all__ = [
     "parse_budget", "parse_ways", "portable", "put_together", "rounds_within", "run_plan",
     "spread", "sum_known",
 ]  # fmt: skip
-__getattr__ = lazily(
-    __name__,
-    {
-        "submodel.comparison.arms": "EXCLUSIVE Arm Way parse_arms parse_ways",
-        "submodel.comparison.budgets": "BudgetKind parse_budget rounds_within",
-        "submodel.comparison.plan": "Base ComparisonPlan ComparisonScale base_of compare run_plan",
-        "submodel.comparison.records": (
-            "BY_TEST_BATCH MEASURES RATES_ENDING ArmRecord Line SeedRun VariantRecord portable "
-            "put_together"
-        ),
-        "submodel.comparison.results": "ArmResult ComparisonResult Findings WayRecord",
-        "submodel.comparison.runner": "SCORE Course FlatRule Job Runner sum_known",
-        "submodel.comparison.statistics": (
-            "EQUAL HOLDS JUDGEMENT_HEADINGS LEAST_SEEDS LEVEL PLUS_MINUS REVERSED UNDECIDED "
-            "Judgement behind_best counted describe_judgement how_to_read judge least_ratio number "
-            "spread"
-        ),
-    },
-)
+__getattr__ = lazily(__name__)

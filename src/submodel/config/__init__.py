@@ -30,27 +30,9 @@ if TYPE_CHECKING:
     from submodel.config.setup import prepare
 
 __all__ = [
-    "AxesSection",
-    "ClientsSection",
-    "Config",
-    "DataSection",
-    "DevicesSection",
-    "EngineSection",
-    "LocalSection",
-    "MergeSection",
-    "ModelSection",
-    "SchemeSection",
-    "ServerSection",
-    "TaskSection",
-    "TrainSection",
-    "describe",
-    "differences",
-    "given_names",
-    "keep_comments",
-    "override",
-    "parse",
-    "prepare",
-    "read",
-    "to_toml",
-]
-__getattr__ = lazily(__name__, {"submodel.config.setup": "prepare"})
+    "AxesSection", "ClientsSection", "Config", "DataSection", "DevicesSection", "EngineSection",
+    "LocalSection", "MergeSection", "ModelSection", "SchemeSection", "ServerSection",
+    "TaskSection", "TrainSection", "describe", "differences", "given_names", "keep_comments",
+    "override", "parse", "prepare", "read", "to_toml",
+]  # fmt: skip
+__getattr__ = lazily(__name__)

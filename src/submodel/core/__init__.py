@@ -33,18 +33,4 @@ __all__ = [
     "generator", "key", "lazily", "needs_extra", "parse_amount", "parse_capacity",
     "permute_index", "plain", "read_typed", "si", "write_text",
 ]  # fmt: skip
-__getattr__ = lazily(
-    __name__,
-    {
-        "submodel.core.amounts": "duration parse_amount parse_capacity si",
-        "submodel.core.errors": (
-            "CallbackError CheckpointError ConfigError DataError DivergedError Interruption "
-            "LostProcessError PlanError SilentRoundError SubmodelError plain"
-        ),
-        "submodel.core.extras": "MissingExtraError needs_extra",
-        "submodel.core.files": "JsonNumber UnreadableError read_typed write_text",
-        "submodel.core.options": "Capacity Count Decay PathText Positive Section",
-        "submodel.core.randomness": "generator key permute_index",
-        "submodel.core.registry": "Component Entry Registry find",
-    },
-)
+__getattr__ = lazily(__name__)

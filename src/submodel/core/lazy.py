@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import sys
 from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 __all__ = ["lazily"]
 
 
-def lazily(package: str, names: Mapping[str, str]) -> Callable[[str], Any]:
+def lazily(package: str, names: Mapping[str, str] | None = None) -> Callable[[str], Any]:
     """Return the ``__getattr__`` of a package whose names live in other modules.
 
     Importing PyTorch takes seconds and hundreds of megabytes; a command that prints help or keeps
@@ -18,16 +21,17 @@ def lazily(package: str, names: Mapping[str, str]) -> Callable[[str], Any]:
 
     Args:
         package: the package.
-        names: by module, the names that the package offers of it, separated by spaces.
+        names: by module, the names that the package offers of it, separated by spaces; without
+            it, all names that the package imports under ``if TYPE_CHECKING:``.
     """
-    homes = {name: module for module, text in names.items() for name in text.split()}
+    given = {name: module for module, text in (names or {}).items() for name in text.split()}
 
     def get(name: str) -> Any:
-        if name in homes:
-            value = getattr(importlib.import_module(homes[name]), name)
+        path = f"{package}.{name}"
+        if not name.startswith("__") and (home := (given or _imported(package)).get(name)):
+            value = getattr(importlib.import_module(home), name)
             setattr(sys.modules[package], name, value)
             return value
-        path = f"{package}.{name}"
         if not name.startswith("_"):
             try:
                 return importlib.import_module(path)
@@ -37,3 +41,16 @@ def lazily(package: str, names: Mapping[str, str]) -> Callable[[str], Any]:
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
     return get
+
+
+@cache
+def _imported(package: str) -> dict[str, str]:
+    """The module of every name that a package imports under ``if TYPE_CHECKING:``.
+
+    >>> _imported("submodel.core")["Registry"]
+    'submodel.core.registry'
+    """
+    code = ast.parse(Path(sys.modules[package].__file__ or "").read_text("utf-8"))
+    blocks = (node for node in code.body if isinstance(node, ast.If))
+    imports = (node for block in blocks for node in block.body if isinstance(node, ast.ImportFrom))
+    return {alias.name: node.module or "" for node in imports for alias in node.names}

@@ -17,15 +17,4 @@ __all__ = [
     "DEFAULT_LABELS", "AugmentContext", "Dataset", "Examples", "Partition", "Population",
     "SourceContext", "TokensContext", "dataset", "digits", "limit", "load_dataset",
 ]  # fmt: skip
-__getattr__ = lazily(
-    __name__,
-    {
-        "submodel.data.augmentations": "AugmentContext",
-        "submodel.data.examples": "Dataset Examples dataset limit",
-        "submodel.data.partitions": "DEFAULT_LABELS Partition",
-        "submodel.data.population": "Population",
-        "submodel.data.sources": "SourceContext load_dataset",
-        "submodel.data.sources.digits": "digits",
-        "submodel.data.text.tokens": "TokensContext",
-    },
-)
+__getattr__ = lazily(__name__)

@@ -9,14 +9,5 @@ if TYPE_CHECKING:
     from submodel.engines.select import EngineContext
     from submodel.engines.serial import SerialEngine
 
-__all__ = [
-    "EngineContext", "SerialEngine", "find_compiler",
-]  # fmt: skip
-__getattr__ = lazily(
-    __name__,
-    {
-        "submodel.engines.native.library": "find_compiler",
-        "submodel.engines.select": "EngineContext",
-        "submodel.engines.serial": "SerialEngine",
-    },
-)
+__all__ = ["EngineContext", "SerialEngine", "find_compiler"]
+__getattr__ = lazily(__name__)

@@ -16,14 +16,4 @@ __all__ = [
     "BACKWARD", "COORDINATES", "Axes", "CostModel", "ModelContext", "declare", "inspect_axes",
     "make_model", "prefix_cut", "subject", "trace", "units_held",
 ]  # fmt: skip
-__getattr__ = lazily(
-    __name__,
-    {
-        "submodel.model.axes.declare": "Axes declare units_held",
-        "submodel.model.axes.tracer": "trace",
-        "submodel.model.cost": "BACKWARD CostModel",
-        "submodel.model.cut": "COORDINATES prefix_cut",
-        "submodel.model.inspect": "inspect_axes subject",
-        "submodel.model.zoo": "ModelContext make_model",
-    },
-)
+__getattr__ = lazily(__name__)

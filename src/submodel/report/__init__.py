@@ -15,13 +15,4 @@ __all__ = [
     "PageSection", "PageStudy", "PageTable", "cost_rows", "find_figure", "finite", "shorten",
     "write_report",
 ]  # fmt: skip
-__getattr__ = lazily(
-    __name__,
-    {
-        "submodel.config.reading": "shorten",
-        "submodel.report.page.document": "write_report",
-        "submodel.report.page.types": "PageSection PageStudy PageTable finite",
-        "submodel.report.plots.registry": "find_figure",
-        "submodel.report.tables": "cost_rows",
-    },
-)
+__getattr__ = lazily(__name__)

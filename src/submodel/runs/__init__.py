@@ -14,13 +14,4 @@ if TYPE_CHECKING:
 __all__ = [
     "Callback", "Interruption", "Metrics", "TrackerContext", "Training",
 ]  # fmt: skip
-__getattr__ = lazily(
-    __name__,
-    {
-        "submodel.runs.callbacks.callback": "Callback",
-        "submodel.runs.callbacks.trackers": "TrackerContext",
-        "submodel.core.errors": "Interruption",
-        "submodel.runs.metrics": "Metrics",
-        "submodel.runs.training": "Training",
-    },
-)
+__getattr__ = lazily(__name__)

@@ -61,28 +61,4 @@ __all__ = [
     "StepRule", "TrainingRole", "Unbiased", "all_roles", "default_windows", "draw_mask",
     "output_passes", "problems_of", "role", "units_held", "window_problems",
 ]  # fmt: skip
-__getattr__ = lazily(
-    __name__,
-    {
-        "submodel.model.axes.declare": "units_held",
-        "submodel.schemes.base": (
-            "NOTHING Adaptation BorrowsMasks Client ClientStep Draw Knowledge Mask Observation "
-            "RunFacts Scheme SchemeContext SchemeMemory StepRule output_passes problems_of"
-        ),
-        "submodel.schemes.draw": "draw_mask",
-        "submodel.schemes.hierarchical": "Hierarchical",
-        "submodel.schemes.importance": "Importance",
-        "submodel.schemes.masked_sgd": "MaskedSgd",
-        "submodel.schemes.ordered": "Ordered",
-        "submodel.schemes.partition": "PartitionScheme",
-        "submodel.schemes.former": (
-            "Adapts HasCells HasChances HasLocalWork HasMemory HasOutputPasses HasStepRule "
-            "LooksAtModel MaskRole Observes SendsMasks TrainingRole all_roles role"
-        ),
-        "submodel.schemes.pruned": "Pruned",
-        "submodel.schemes.random": "Dropout Random",
-        "submodel.schemes.registry": "SCHEMES",
-        "submodel.schemes.rolling": "Full Rolling Static default_windows window_problems",
-        "submodel.schemes.unbiased": "Unbiased",
-    },
-)
+__getattr__ = lazily(__name__)

@@ -12,11 +12,4 @@ if TYPE_CHECKING:
 __all__ = [
     "Gradients", "MetricContext", "Slots", "TaskContext", "TaskKind",
 ]  # fmt: skip
-__getattr__ = lazily(
-    __name__,
-    {
-        "submodel.tasks.base": "TaskContext TaskKind",
-        "submodel.tasks.metrics": "MetricContext",
-        "submodel.tasks.optimisers": "Gradients Slots",
-    },
-)
+__getattr__ = lazily(__name__)
