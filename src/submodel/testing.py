@@ -36,8 +36,8 @@ from submodel.model.cost import CostModel
 from submodel.model.cut import gather
 from submodel.runs import checkpoint
 from submodel.schemes import Draw, Mask, Scheme, units_held
-from submodel.schemes.base import output_passes
 from submodel.schemes.draw import mask_problem, question
+from submodel.schemes.scheme import output_passes
 
 __all__ = ["check_scheme"]
 

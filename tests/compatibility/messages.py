@@ -46,7 +46,7 @@ from submodel.model import CostModel, prefix_cut
 from submodel.runs import Training
 from submodel.runs.checkpoint import model_sha256
 from submodel.runs.folder import RunFolder
-from submodel.schemes.base import sends_masks
+from submodel.schemes.scheme import sends_masks
 from tests.compatibility.case import (
     Case,
     Observation,

@@ -43,7 +43,7 @@ from submodel.report.tables import cost_rows
 from submodel.runs.callbacks import Tell
 from submodel.runs.loop import Interruption, RunFolder, run_rounds
 from submodel.runs.training import Training
-from submodel.schemes.base import output_passes
+from submodel.schemes.scheme import output_passes
 from tests.support.devices import Neighbours, alone
 from tests.support.rounds import step_of
 

@@ -16,7 +16,7 @@ from submodel.config.setup import prepare
 from submodel.data import Examples, dataset
 from submodel.federation.facts import Facts
 from submodel.federation.own_data import OwnData
-from submodel.tasks.base import TaskContext, TaskKind, task_for
+from submodel.tasks.task import TaskContext, TaskKind, task_for
 from tests.support.common import tiny_images
 
 TABLE = "".join(f"{n / 60},{n % 7},{'abc'[n % 3]}\n" for n in range(60))

@@ -22,8 +22,8 @@ from submodel.runs.folder import RunFolder
 from submodel.runs.holdings_file import ModelOutline
 from submodel.runs.loop import run_rounds
 from submodel.runs.training import Training
-from submodel.schemes.base import SchemeContext, sends_masks
 from submodel.schemes.registry import SCHEMES
+from submodel.schemes.scheme import SchemeContext, sends_masks
 
 ROUNDS = UNITS = 24
 AXES = {"first": UNITS, "second": UNITS}

@@ -27,7 +27,7 @@ from submodel.model.axes import CLASSES, Axes
 from submodel.model.build import release, tensors_of
 from submodel.model.cost import CostModel
 from submodel.model.cut import Cut
-from submodel.schemes.base import observers_of, output_passes, pass_cuts, sends_masks
+from submodel.schemes.scheme import observers_of, output_passes, pass_cuts, sends_masks
 from submodel.tasks.loss import NOTHING_COUNTS
 
 _log = logging.getLogger(__name__)

@@ -24,7 +24,7 @@ from submodel.model.axes.declare import pack_units
 from submodel.model.cost import BACKWARD, CostModel
 from submodel.model.cut import WHOLE, Cut, LastCut, Tensors, UnitCut
 from submodel.model.travel import EVERYTHING, Travel, size_in_bytes
-from submodel.schemes.base import sends_masks
+from submodel.schemes.scheme import sends_masks
 
 _CUTS = 16  # of which bytes are remembered: those of a stack that is under way
 

@@ -25,7 +25,7 @@ from submodel.model.norm import Statistics
 from submodel.model.travel import Travel, travel_of
 from submodel.model.zoo.low_rank import FactorPair, factor_pairs
 from submodel.schemes import Scheme
-from submodel.schemes.base import Passes, StepRule
+from submodel.schemes.scheme import Passes, StepRule
 from submodel.tasks.loss import NOTHING_COUNTS, Loss
 from submodel.tasks.metrics import BatchMetric
 from submodel.tasks.registry import AbsentLabels

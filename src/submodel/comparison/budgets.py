@@ -61,7 +61,7 @@ def round_cost(setup: Setup, state: State, costs: CostModel, kind: BudgetKind) -
     from submodel.algorithm.dispatch import cut_of, knowledge_of
     from submodel.algorithm.rounds import plan
     from submodel.algorithm.tally import Tally
-    from submodel.schemes.base import pass_cuts, sends_masks
+    from submodel.schemes.scheme import pass_cuts, sends_masks
     from submodel.tasks.training import batches
 
     masks, travel = sends_masks(setup.scheme), setup.travel

@@ -34,8 +34,8 @@ from submodel.model.build.copying import copy_module
 from submodel.model.inputs import Inputs, first_column
 from submodel.model.registry import MODELS
 from submodel.model.zoo import ModelContext
-from submodel.schemes.base import defines
-from submodel.tasks.base import is_whole, task_for
+from submodel.schemes.scheme import defines
+from submodel.tasks.task import is_whole, task_for
 
 Selector = Callable[[Any], Tensor]
 """From what a forward returns to the tensor of outputs that counts."""

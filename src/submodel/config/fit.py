@@ -34,8 +34,8 @@ from submodel.model.cut import WHOLE, Cut
 from submodel.model.inputs import Inputs, call, columns, from_columns, take_rows
 from submodel.model.travel import constant_names
 from submodel.schemes import Draw, Random, Scheme, Static, draw_mask
-from submodel.schemes.base import check_members
 from submodel.schemes.draw import draw_units
+from submodel.schemes.scheme import check_members
 from submodel.tasks.loss import NO_LABEL, Loss, TokenCrossEntropy, smoothing_of, value_of
 from submodel.tasks.metrics import BatchMetric
 

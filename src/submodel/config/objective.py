@@ -16,10 +16,10 @@ from submodel.core.errors import ConfigError
 from submodel.data import Dataset, Partition
 from submodel.data.partitions import DEFAULT_LABELS, Natural
 from submodel.data.parts import are_labels, count_classes
-from submodel.tasks.base import LOSS, TaskContext, TaskKind, task_for
 from submodel.tasks.loss import Loss
 from submodel.tasks.metrics import MetricContext
 from submodel.tasks.registry import LOSSES, METRICS, TASKS, AbsentLabels
+from submodel.tasks.task import LOSS, TaskContext, TaskKind, task_for
 
 _log = logging.getLogger(__name__)
 _TRIED = 2  # examples

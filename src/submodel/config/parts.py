@@ -30,14 +30,14 @@ from submodel.model.registry import MODELS
 from submodel.model.zoo import ModelContext, add_adapters, factorised, only_ranks
 from submodel.model.zoo.low_rank import DEFAULT_RANK, adapters_of
 from submodel.schemes import RunFacts, Scheme
-from submodel.schemes.base import Draw, SchemeContext, problems_of
 from submodel.schemes.draw import draw_units
 from submodel.schemes.registry import SCHEMES
 from submodel.schemes.rolling import Static
-from submodel.tasks.base import TaskKind
+from submodel.schemes.scheme import Draw, SchemeContext, problems_of
 from submodel.tasks.optimisers import Proximal
 from submodel.tasks.registry import OPTIMISERS, SCHEDULES
 from submodel.tasks.schedule import StepRates, WarmUp
+from submodel.tasks.task import TaskKind
 from submodel.tasks.training import LocalWork
 
 _FEWEST_CLIENTS, _EXAMPLES_EACH = 2, 8  # where the data is too small for the default number

@@ -32,7 +32,7 @@ from submodel.data import Dataset
 from submodel.data.registry import PARTITIONS, SOURCES
 from submodel.engines.device import device_problems
 from submodel.model.axes import CLASSES, Axes
-from submodel.schemes.base import defines
+from submodel.schemes.scheme import defines
 from submodel.tasks.loss import Loss
 from submodel.tasks.registry import LOSSES, OPTIMISERS, SCHEDULES, TASKS
 

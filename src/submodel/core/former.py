@@ -22,6 +22,8 @@ FORMER = {
     "submodel.local": "submodel.tasks",
     "submodel.presentation": "submodel.drawing",
     "submodel.presentation.tables": "submodel.core.tables",
+    "submodel.schemes.base": "submodel.schemes.scheme",
+    "submodel.tasks.base": "submodel.tasks.task",
     "submodel.theory": "submodel_lab.theory",
 }
 """By former name of a module or package, its name of today."""

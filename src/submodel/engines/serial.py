@@ -17,7 +17,7 @@ from submodel.engines.lone import FAILURES, explain_failure
 from submodel.model.build import build_module, fill_local, load, load_local, tensors_of, to_device
 from submodel.model.cut import Cut
 from submodel.model.norm import set_rate
-from submodel.schemes.base import Client
+from submodel.schemes.scheme import Client
 from submodel.schemes.unbiased import scaled_step
 from submodel.tasks.loss import CountingLoss, MaskedCrossEntropy, smoothing_of
 from submodel.tasks.training import Step, batches, plain_step, train_module

@@ -31,7 +31,7 @@ from submodel.model.build import tensors_of
 from submodel.model.cut import Cut, count_values, gather, prefix_cut
 from submodel.model.norm import StaticBatchNorm
 from submodel.runs.training import Training
-from submodel.schemes.base import sends_masks
+from submodel.schemes.scheme import sends_masks
 
 _log = logging.getLogger(__name__)
 

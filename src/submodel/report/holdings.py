@@ -26,9 +26,9 @@ from submodel.runs.folder import RunFolder
 from submodel.runs.holdings_file import ModelOutline, read_holdings, read_model_outline
 from submodel.runs.training import Material
 from submodel.schemes import Draw, Scheme
-from submodel.schemes.base import SchemeContext, sends_masks
 from submodel.schemes.draw import draw_units, draws_by_layer
 from submodel.schemes.registry import SCHEMES
+from submodel.schemes.scheme import SchemeContext, sends_masks
 
 UnitMasks = Mapping[str, NDArray[np.bool_]]
 """The units that a client held, by axis; an axis that is not named was held whole."""

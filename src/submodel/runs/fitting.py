@@ -34,9 +34,9 @@ from submodel.runs.fitted import CutChoice, FitFolder, FitPlan, FitStart, cut_of
 from submodel.runs.folder import RunFolder
 from submodel.runs.metrics import Metrics, round_line
 from submodel.runs.training import Training
-from submodel.schemes.base import Draw
 from submodel.schemes.draw import draw_units
 from submodel.schemes.ordered import RankedUnits, rank_by_size, rank_first
+from submodel.schemes.scheme import Draw
 from submodel.tasks.schedule import Constant
 
 _ONE_IN = 4  # rounds of the run that a fit takes by default

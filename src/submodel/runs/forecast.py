@@ -43,7 +43,7 @@ from submodel.runs.forecast_trials import (
 )
 from submodel.runs.metrics import Metrics, round_line
 from submodel.runs.training import Training
-from submodel.schemes.base import sends_masks
+from submodel.schemes.scheme import sends_masks
 from submodel.tasks.optimisers import kept_copies
 
 _SCORES = {"test_loss": 1.0, "test_accuracy": 0.5}

@@ -30,7 +30,7 @@ from submodel.model.norm import StaticBatchNorm, Statistics
 from submodel.runs.folder import FullScores
 from submodel.runs.metrics import TEST_BATCH_KEY, Metrics
 from submodel.runs.training import Training
-from submodel.tasks.base import LOSS
+from submodel.tasks.task import LOSS
 
 
 def scores(

@@ -6,24 +6,6 @@ from submodel.core.lazy import lazily
 
 if TYPE_CHECKING:
     from submodel.model.axes.declare import units_held
-    from submodel.schemes.base import (
-        NOTHING,
-        Adaptation,
-        BorrowsMasks,
-        Client,
-        ClientStep,
-        Draw,
-        Knowledge,
-        Mask,
-        Observation,
-        RunFacts,
-        Scheme,
-        SchemeContext,
-        SchemeMemory,
-        StepRule,
-        output_passes,
-        problems_of,
-    )
     from submodel.schemes.draw import draw_mask
     from submodel.schemes.former import (
         Adapts,
@@ -50,6 +32,24 @@ if TYPE_CHECKING:
     from submodel.schemes.random import Dropout, Random
     from submodel.schemes.registry import SCHEMES
     from submodel.schemes.rolling import Full, Rolling, Static, default_windows, window_problems
+    from submodel.schemes.scheme import (
+        NOTHING,
+        Adaptation,
+        BorrowsMasks,
+        Client,
+        ClientStep,
+        Draw,
+        Knowledge,
+        Mask,
+        Observation,
+        RunFacts,
+        Scheme,
+        SchemeContext,
+        SchemeMemory,
+        StepRule,
+        output_passes,
+        problems_of,
+    )
     from submodel.schemes.unbiased import Unbiased
 
 __all__ = [

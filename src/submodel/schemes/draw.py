@@ -17,7 +17,7 @@ from submodel.core.randomness import generator
 from submodel.model.axes import CLASSES, Axes
 from submodel.model.axes.layout import Along, Concatenation, FixedPart, Indices, Layout
 from submodel.model.cut import COORDINATES, CoordinateCut, Granularity, Tensors, UnitCut
-from submodel.schemes.base import Draw, Floats, Knowledge, Mask, Scheme, SchemeMemory
+from submodel.schemes.scheme import Draw, Floats, Knowledge, Mask, Scheme, SchemeMemory
 
 _BOOLEAN = np.dtype(np.bool_)  # of which there is one: compared by identity, in nanoseconds
 _MASK_FORM = (

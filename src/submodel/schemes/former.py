@@ -12,7 +12,7 @@ from functools import wraps
 from inspect import get_annotations
 from typing import Any, Protocol, TypeVar, cast
 
-from submodel.schemes.base import BorrowsMasks, Scheme, check_together, own_member
+from submodel.schemes.scheme import BorrowsMasks, Scheme, check_together, own_member
 
 _P = TypeVar("_P")
 _F = TypeVar("_F", bound=Callable[..., Any])

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from submodel.core.options import Section
 from submodel.model.axes.declare import units_held
-from submodel.schemes.base import Draw, Floats, Knowledge, Mask, RunFacts, Scheme
+from submodel.schemes.scheme import Draw, Floats, Knowledge, Mask, RunFacts, Scheme
 
 Scope = Literal["axis", "global"]
 """Whether the largest are taken of every axis (of every tensor, for single weights) or of all."""

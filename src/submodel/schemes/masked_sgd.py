@@ -9,8 +9,8 @@ from pydantic import Field, field_validator
 from pydantic_core import PydanticCustomError
 
 from submodel.core.options import Section
-from submodel.schemes.base import BorrowsMasks, Observation, RunFacts, SchemeContext
 from submodel.schemes.registry import SCHEMES
+from submodel.schemes.scheme import BorrowsMasks, Observation, RunFacts, SchemeContext
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,9 @@ from submodel.model.axes.layout import Indices
 from submodel.model.cut import Cut, Plan, PlannedCut, Tensors, UnitCut, copy_part
 from submodel.model.inputs import Inputs, call, count_rows
 from submodel.model.norm import set_rate
-from submodel.schemes.base import (
+from submodel.schemes.draw import ModelKnowledge, draw_units
+from submodel.schemes.rolling import Static
+from submodel.schemes.scheme import (
     Client,
     Draw,
     Key,
@@ -37,8 +39,6 @@ from submodel.schemes.base import (
     Scheme,
     SchemeContext,
 )
-from submodel.schemes.draw import ModelKnowledge, draw_units
-from submodel.schemes.rolling import Static
 from submodel.tasks.loss import CountingLoss, Loss, MaskedCrossEntropy
 from submodel.tasks.optimisers import Gradients
 from submodel.tasks.training import forward_context, trainable_parameters

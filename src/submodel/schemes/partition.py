@@ -14,7 +14,7 @@ from pydantic import Field
 
 from submodel.core.options import Count, Section
 from submodel.core.randomness import generator
-from submodel.schemes.base import Draw, Mask, RunFacts, Scheme
+from submodel.schemes.scheme import Draw, Mask, RunFacts, Scheme
 
 Deal = dict[tuple[str, int], NDArray[np.int64]]
 

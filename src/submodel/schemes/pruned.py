@@ -14,7 +14,7 @@ from torch import Tensor
 
 from submodel.core.options import Count, Positive, Section
 from submodel.model.axes.declare import units_held
-from submodel.schemes.base import (
+from submodel.schemes.scheme import (
     Adaptation,
     Draw,
     Floats,

@@ -17,9 +17,9 @@ from submodel.model.axes.layout import Indices
 from submodel.model.cut import PlannedCut
 from submodel.model.zoo.images import Block, PreResNet
 from submodel.model.zoo.low_rank import factor_pairs
-from submodel.schemes.base import Draw, Mask, RunFacts, Scheme, SchemeContext
 from submodel.schemes.draw import draw_units, draws_by_layer
 from submodel.schemes.rolling import Static
+from submodel.schemes.scheme import Draw, Mask, RunFacts, Scheme, SchemeContext
 
 MaskSampling = Literal["bernoulli", "fixed"]
 Alignment = Literal["residual", "independent"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from submodel.core.registry import Entry, Registry
 
 if TYPE_CHECKING:
-    from submodel.schemes.base import Scheme
+    from submodel.schemes.scheme import Scheme
 
 GROUP = "submodel.schemes"
 """The entry-point group in which packages offer schemes."""
@@ -27,8 +27,8 @@ SCHEMES: Registry[Scheme] = Registry(
     key="scheme.name",
     group=GROUP,
     wants="a scheme: an object with select(axis, size, capacity, draw)",
-    of_class="submodel.schemes.base:Scheme",
-    adapt="submodel.schemes.base:as_scheme",
+    of_class="submodel.schemes.scheme:Scheme",
+    adapt="submodel.schemes.scheme:as_scheme",
     advice=_ADVICE,
     is_asked_later=True,
     entries={

@@ -16,7 +16,7 @@ from pydantic import Field
 from submodel.core.options import Count, Section
 from submodel.core.randomness import generator
 from submodel.model.axes.declare import prefix, units_held
-from submodel.schemes.base import Draw, Mask, RunFacts, Scheme, SchemeContext
+from submodel.schemes.scheme import Draw, Mask, RunFacts, Scheme, SchemeContext
 
 
 @dataclass(frozen=True)

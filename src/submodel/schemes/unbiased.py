@@ -23,9 +23,9 @@ from submodel.model.axes.declare import units_held
 from submodel.model.axes.layout import Indices
 from submodel.model.cut import Cut, Granularity, Tensors, copy_part
 from submodel.model.inputs import Inputs
-from submodel.schemes.base import Scheme, SchemeContext
 from submodel.schemes.draw import units_along
 from submodel.schemes.random import MaskSampling, Random
+from submodel.schemes.scheme import Scheme, SchemeContext
 from submodel.tasks.optimisers import Gradients
 from submodel.tasks.training import Step, trainable_parameters
 

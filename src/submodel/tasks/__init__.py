@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 from submodel.core.lazy import lazily
 
 if TYPE_CHECKING:
-    from submodel.tasks.base import TaskContext, TaskKind
     from submodel.tasks.metrics import MetricContext
     from submodel.tasks.optimisers import Gradients, Slots
+    from submodel.tasks.task import TaskContext, TaskKind
 
 __all__ = [
     "Gradients", "MetricContext", "Slots", "TaskContext", "TaskKind",

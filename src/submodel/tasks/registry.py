@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Literal
 from submodel.core.registry import Entry, Registry
 
 if TYPE_CHECKING:
-    from submodel.tasks.base import TaskKind
     from submodel.tasks.loss import Loss
     from submodel.tasks.metrics import BatchMetric
     from submodel.tasks.optimisers import Optimiser
     from submodel.tasks.schedule import Schedule
+    from submodel.tasks.task import TaskKind
 
 AbsentLabels = Literal["keep", "zero", "leave_out"]
 """Logits of labels that a client lacks stay, are set to zero, or are taken out of the softmax."""
@@ -22,13 +22,13 @@ TASKS: Registry[TaskKind] = Registry(
     key="task.name",
     group="submodel.tasks",
     wants="a submodel.TaskKind",
-    of_class="submodel.tasks.base:TaskKind",
+    of_class="submodel.tasks.task:TaskKind",
     with_context=True,
     entries={
-        "auto": Entry("submodel.tasks.base:TaskOfData", "what the data is for"),
-        "classification": Entry("submodel.tasks.base:Classification", "class labels"),
-        "language": Entry("submodel.tasks.base:Language", "the next token of sequences"),
-        "regression": Entry("submodel.tasks.base:Regression", "numbers"),
+        "auto": Entry("submodel.tasks.task:TaskOfData", "what the data is for"),
+        "classification": Entry("submodel.tasks.task:Classification", "class labels"),
+        "language": Entry("submodel.tasks.task:Language", "the next token of sequences"),
+        "regression": Entry("submodel.tasks.task:Regression", "numbers"),
     },
 )
 

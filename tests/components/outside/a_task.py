@@ -1,9 +1,9 @@
 """A task: the loss, what is told beside it, and which number a run is judged by."""
 
+from submodel.tasks.base import TaskContext, TaskKind
 from torch import Tensor
 from torch.nn import functional
 
-from submodel.tasks.base import TaskContext, TaskKind
 from submodel.tasks.metrics import Accuracy
 
 
