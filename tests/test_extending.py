@@ -1,4 +1,4 @@
-"""The recipes of CONTRIBUTING.md work as they stand, and there is one for every kind."""
+"""The recipes of docs/extending work as they stand, and there is one for every kind."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from submodel.data.registry import AUGMENTATIONS, TOKENS
 from submodel.tasks.registry import METRICS
 
 ROOT = Path(__file__).parents[1]
-PAGE = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+PAGES = sorted((ROOT / "docs/extending").glob("*.md"))
+PAGE = "\n".join(path.read_text("utf-8") for path in PAGES)
 FILES = dict(re.findall(r"<!-- (\w+)\.py -->\n```python\n(.*?)```", PAGE, re.DOTALL))
 TESTS = [name for name in FILES if name.startswith("test_")]
 OFFERS = re.findall(r'\[project\.entry-points\."([\w.]+)"\]\n(\w+) = "my_package\.([\w:]+)"', PAGE)
@@ -51,7 +52,7 @@ def test_a_recipe_passes_its_own_test(name: str, tmp_path: Path) -> None:
 
 
 def test_every_recipe_has_its_code_its_test_and_its_registration() -> None:
-    recipes = PAGE.count("\n### ")
+    recipes = len(re.findall(r"^## An? ", PAGE, re.MULTILINE))
     assert recipes == len(TESTS) == len(OFFERS) == 13
     assert set(FILES) == {*TESTS, *(name.removeprefix("test_") for name in TESTS)}
     for name in FILES.keys() - set(TESTS):
@@ -82,5 +83,5 @@ def test_the_entry_points_are_toml() -> None:
 
 def test_the_commands_are_there() -> None:
     makefile = (ROOT / "Makefile").read_text()
-    for target in re.findall(r"`make ([\w-]+)`", PAGE):
+    for target in re.findall(r"`make ([\w-]+)`", (ROOT / "CONTRIBUTING.md").read_text("utf-8")):
         assert f"\n{target}:" in makefile
