@@ -1,4 +1,4 @@
-"""docs/results.md says what the records in results/ say, and what has none is not run yet."""
+"""The pages in docs/results follow from the records in results/."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 from tools import results as page
-from tools.pages import RESULTS, part
+from tools.packages import ROOT
+from tools.pages import part
 
 from submodel_lab.converged.agenda import read_available
 from submodel_lab.converged.claims import (
@@ -21,18 +22,20 @@ from submodel_lab.converged.report import results_of
 from submodel_lab.paper.gpu_time import PEAKS, UTILISATION, forward_flops, gpu_rows
 from tests.support.records import record, score_line
 
+DOCS = ROOT / "docs"
+
 
 @pytest.mark.slow
 def test_every_part_of_the_page_follows_from_the_records() -> None:
     for name, text in page.parts().items():
-        assert part(RESULTS, name) == text, "run make results"
+        assert part(page.page_of(name), name) == text, "run make results"
 
 
 def test_every_question_with_records_has_its_figure() -> None:
     results, _ = read_available(list(QUESTIONS.values()), page.RECORDS / "converged")
     for question in QUESTIONS.values():
         has_results = bool(results_of(question, results))
-        assert (RESULTS.parent / page.figure(question.name)).is_file() == has_results
+        assert (DOCS / page.figure(question.name)).is_file() == has_results
 
 
 def _keep(folder: Path, slug: str, accuracies: Sequence[float]) -> None:
@@ -43,27 +46,26 @@ def _keep(folder: Path, slug: str, accuracies: Sequence[float]) -> None:
 def test_records_that_arrive_fill_their_rows_and_no_others(tmp_path: Path) -> None:
     _keep(tmp_path, "fashion-rolling", [0.80, 0.82, 0.81])
     before = page.parts(tmp_path)
-    assert (
-        "| Fashion-MNIST, L = 5 | rolling | 440 | 3 of 3 | 2 GB | 3 T | 81.0 % ± 1.0"
-        in before["questions"]
-    )
-    assert before["claims"].count(NOT_RUN) == before["claims"].count("\n| ") - 2  # headings
+    row = "| Fashion-MNIST, L = 5 | rolling | 440 | 3 of 3 | 2 GB | 3 T | 81.0 % ± 1.0"
+    assert row in before["static"]
+    assert before["contrasts"].count(NOT_RUN) == before["contrasts"].count("\n| ") - 2  # headings
     _keep(tmp_path, "fashion-static", [0.70, 0.71, 0.72])
     parts = page.parts(tmp_path)
     row = "| rolling beats static | Fashion-MNIST, L = 5 | accuracy |  |  |  |  | +10.0 points | "
-    assert f"{row}[+7.5, +12.5] | 3 of 10 | holds so far |" in parts["claims"]
-    assert "Fashion-MNIST, L = 5: rolling 3 of 10, static 3 of 10." in parts["questions"]
+    assert f"{row}[+7.5, +12.5] | 3 of 10 | holds so far |" in parts["contrasts"]
+    assert "Fashion-MNIST, L = 5: rolling 3 of 10, static 3 of 10." in parts["static"]
     assert (
-        " contrasts 0 hold, 0 are reversed, 0 are undecided, 3 lack seeds, and" in parts["claims"]
+        " contrasts 0 hold, 0 are reversed, 0 are undecided, 3 lack seeds, and"
+        in parts["contrasts"]
     )
     assert (
-        before["claims"].count(NOT_RUN) - parts["claims"].count(NOT_RUN) == 3
+        before["contrasts"].count(NOT_RUN) - parts["contrasts"].count(NOT_RUN) == 3
     )  # by three measures
     assert (
         "`submodel reproduce static --scale converged`: 6 runs, 0.06 hours of rounds"
-        in parts["questions"]
+        in parts["static"]
     )
-    assert "`submodel reproduce gap --scale converged`: not run yet." in parts["questions"]
+    assert "`submodel reproduce gap --scale converged`: not run yet." in parts["gap"]
 
 
 def test_published_differences_are_those_of_the_figures_behind_them() -> None:

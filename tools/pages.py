@@ -7,13 +7,13 @@ from pathlib import Path
 from tools.packages import ROOT
 
 ARCHITECTURE, CONFIGURATION = ROOT / "docs/architecture.md", ROOT / "docs/configuration.md"
-RESULTS, COMMANDS = ROOT / "docs/results.md", ROOT / "docs/commands.md"
+RESULTS, COMMANDS = ROOT / "docs/results", ROOT / "docs/commands.md"
 PICTURE = ROOT / "docs/images/packages.png"
 
 
 def markers(page: Path, name: str) -> tuple[str, str]:
     """The lines around a part."""
-    command = "make results" if page == RESULTS else "make graph"
+    command = "make results" if page.parent == RESULTS else "make graph"
     return f"<!-- {name}: written by {command} -->", f"<!-- end of {name} -->"
 
 

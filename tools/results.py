@@ -7,7 +7,7 @@ from pathlib import Path
 from submodel.drawing.style import save_figure
 from submodel_lab.advice.evidence import EVIDENCE_FILE
 from submodel_lab.advice.gather import gather_evidence
-from submodel_lab.converged.agenda import plan_lines, read_available, spread_over_seeds
+from submodel_lab.converged.agenda import read_available
 from submodel_lab.converged.claims import claims_lines, claims_of, draw_claims
 from submodel_lab.converged.questions import QUESTIONS
 from submodel_lab.converged.report import draw_question, question_lines, results_of
@@ -17,41 +17,42 @@ from tools.pages import RESULTS, replace
 
 RECORDS = ROOT / "results"
 FIGURES = "images/results"
-"""Where figures are, from the page."""
+"""The folder of the figures in docs/."""
 
 
 def parts(records: Path = RECORDS) -> dict[str, str]:
-    """What stands between the markers of docs/results.md, by name."""
+    """The generated parts of the pages in docs/results, by name."""
     questions = list(QUESTIONS.values())
     results, tables = read_available(questions, records / "converged")
-    deviations = spread_over_seeds(questions, records / "converged")
-    lines: list[str] = []
+    generated = {
+        "contrasts": claims_lines(claims_of(questions, results), f"../{figure('claims')}"),
+        "GPU": gpu_lines(),
+    }
     for question in questions:
         own_tables = [t for candidate in question.candidates for t in tables.get(candidate, [])]
         command = f"submodel reproduce {question.name} --scale converged"
+        picture = f"../{figure(question.name)}"
         own_results = results_of(question, results)
-        lines += [
-            f"### {question.title}",
-            "",
-            *question_lines(question, own_results, own_tables, command, figure(question.name)),
-        ]
-    return {
-        "claims": "\n".join(claims_lines(claims_of(questions, results), figure("claims"))),
-        "questions": "\n".join(lines).strip(),
-        "plan": "\n".join(plan_lines(questions, deviations)).strip(),
-        "GPU": "\n".join(gpu_lines()),
-    }
+        generated[question.name] = question_lines(
+            question, own_results, own_tables, command, picture, is_brief=True
+        )
+    return {name: "\n".join(lines).strip() for name, lines in generated.items()}
+
+
+def page_of(name: str) -> Path:
+    """The page with a generated part."""
+    return RESULTS / f"{'method' if name == 'GPU' else name}.md"
 
 
 def figure(name: str) -> str:
-    """A figure, from the page."""
+    """The path of a figure in docs/."""
     return f"{FIGURES}/converged-{name}.png"
 
 
 def main() -> None:
-    """The page's parts, its figures, and the evidence that the package has."""
+    """Write the generated parts, their figures, and the evidence of `submodel advise`."""
     for name, text in parts().items():
-        replace(RESULTS, name, text)
+        replace(page_of(name), name, text)
     questions = list(QUESTIONS.values())
     results, _ = read_available(questions, RECORDS / "converged")
     for question in questions:

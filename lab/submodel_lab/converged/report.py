@@ -300,8 +300,19 @@ def question_lines(
     tables: Sequence[RateTable],
     command: str,
     picture: str,
+    *,
+    is_brief: bool = False,
 ) -> list[str]:
-    """The answers, the results behind them and the rates as Markdown, below a heading."""
+    """The answers, the results behind them and the rates as Markdown, below a heading.
+
+    Args:
+        question: The question.
+        results: The records of its candidates.
+        tables: The learning rates that were tried.
+        command: The command that runs the question.
+        picture: The path of its figure.
+        is_brief: Whether to leave out how to read the tables, and the rates.
+    """
     lines = [f"`{command}`: {effort_words(results, tables)}.", ""]
     if not results:
         lines = [f"`{command}`: not run yet.", ""]
@@ -309,7 +320,11 @@ def question_lines(
         lines += [f"Published: {question.paper}.", ""]
     if not results:
         return lines
-    rows = answer_rows(question, results)
+    answers = _table(ANSWER_HEADINGS, answer_rows(question, results))
+    rows = markdown_table(_RESULT_HEADINGS, [_result_row(*pair) for pair in results.items()])
+    if is_brief:
+        lines += [*rest_words(question, results), f"![{question.title}]({picture})", ""]
+        return [*lines, *answers, *rows]
     return [
         *lines,
         *rest_words(question, results),
@@ -318,10 +333,10 @@ def question_lines(
         "Lines are means over seeds, bands go from the least to the most; a run that ended before "
         "others counts with its last value from there on. Steep ends are the lower learning rate.",
         "",
-        *_table(ANSWER_HEADINGS, rows),
+        *answers,
         reading_words([judgement for _, judgement in judge_question(question, results)]),
         "",
-        *markdown_table(_RESULT_HEADINGS, [_result_row(*pair) for pair in results.items()]),
+        *rows,
         "",
         *flatness_words(results),
         "",
