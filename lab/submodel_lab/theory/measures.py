@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -148,18 +148,31 @@ class Statement:
     verdict: Verdict
     conditions: str = "met"  # of the theorem
 
+    @classmethod
+    def of(
+        cls, source: str, parameter: str, case: str, quantity: str, measure: Measure,
+        relation: str = "-", limit: float | None = None, conditions: str = "met",
+    ) -> Statement:  # fmt: skip
+        """Judge a number by its relation to the stated one; ">" is above 0, "-" is not judged."""
+        if relation == ">":
+            limit, verdict = 0.0, judge_positive(measure)
+        elif relation == "-" or limit is None:
+            verdict = Verdict.NUMBER
+        else:
+            judge = {"<=": judge_at_most, "=": judge_equal}[relation]
+            verdict = judge(measure, limit)
+        return cls(source, parameter, case, quantity, measure, relation, limit, verdict, conditions)
+
     def as_dict(self) -> dict[str, Any]:
         """For CSV and JSON: numbers that are not known are None."""
-        fields = asdict(self)
-        del fields["measure"]
         m = self.measure
         numbers = {"estimate": m.mean, "low": m.low, "high": m.high, "exact": m.exact}
-        fields |= {name: _finite(number) for name, number in numbers.items()}
-        fields["limit"] = _finite(self.limit)
-        fields["verdict"] = self.verdict.value
-        order = ("source", "parameter", "case", "quantity", "estimate", "low", "high", "exact",
-                 "relation", "limit", "verdict", "conditions")  # fmt: skip
-        return {name: fields[name] for name in order}
+        return {
+            "source": self.source, "parameter": self.parameter, "case": self.case,
+            "quantity": self.quantity, **{name: _finite(value) for name, value in numbers.items()},
+            "relation": self.relation, "limit": _finite(self.limit), "verdict": self.verdict.value,
+            "conditions": self.conditions,
+        }  # fmt: skip
 
 
 def judge_slope(measure: Measure, limit: float, speaks: bool = True) -> Verdict:
@@ -197,12 +210,13 @@ def judge_positive(measure: Measure) -> Verdict:
 
 
 def judge_at_most(measure: Measure, limit: float) -> Verdict:
-    """Whether a number is at most the stated one.
+    """Whether a number is at most the stated one; rounding of an exact one does not count.
 
     >>> judge_at_most(Measure(2.0, 1.5, 2.5), 1.0)
     <Verdict.NO: 'no'>
     """
-    if measure.high <= limit:
+    rounding = 1e-9 if measure.low == measure.high else 0.0
+    if measure.high <= limit + rounding:
         return Verdict.YES
     return Verdict.NO if measure.low > limit else Verdict.OPEN
 

@@ -26,16 +26,14 @@ from submodel_lab.theory.measures import (
 from submodel_lab.theory.results import ResultRow, Study
 from submodel_lab.theory.studies import STUDIES, StudyOffer
 from submodel_lab.theory.studies.convergence import (
-    floor_statements,
-    parameter_sweeps,
-    round_sweeps,
-    study_convergence,
-)
-from submodel_lab.theory.studies.convergence_cases import (
     ConvergenceSettings,
     convergence_base,
+    floor_statements,
     measure_point,
+    parameter_sweeps,
+    round_sweeps,
     spread_optima,
+    study_convergence,
 )
 from submodel_lab.theory.studies.generalization import (
     GeneralizationSettings,

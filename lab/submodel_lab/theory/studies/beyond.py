@@ -12,14 +12,7 @@ from submodel_lab.theory.drawing import Panel, PlotLine
 from submodel_lab.theory.exact import exact_moments
 from submodel_lab.theory.limits import least_variance, variance
 from submodel_lab.theory.masking import Masking, bernoulli, rolling
-from submodel_lab.theory.measures import (
-    Measure,
-    Statement,
-    Verdict,
-    exact_measure,
-    judge_at_most,
-    judge_positive,
-)
+from submodel_lab.theory.measures import Measure, Statement, exact_measure
 from submodel_lab.theory.objective import MaskedObjective
 from submodel_lab.theory.problems import FloatArray, Quadratic, TheoryError, mean_losses, quadratics
 from submodel_lab.theory.results import OnProgress, ResultRow, Study, report_nothing
@@ -129,10 +122,9 @@ def compare_budgets(bench: BeyondBench) -> list[PlotLine]:
         whole, smaller = points[max(points)], [p for p in points if p < max(points)]
         best = min(smaller, key=lambda p: points[p].gap.mean, default=max(points))
         less = whole.gap.minus(points[best].gap)
-        bench.claims.append(Statement(
+        bench.claims.append(Statement.of(
             "", "budget", f"{budget} full rounds' worth, p={best:g} against {max(points):g}",
-            "how much lower F(w_R) is at the best p < 1", less, ">", 0.0, judge_positive(less),
-        ))  # fmt: skip
+            "how much lower F(w_R) is at the best p < 1", less, ">"))  # fmt: skip
         measures = [point.gap for point in points.values()]
         lines.append(PlotLine.of_measures(f"{budget} rounds' worth", list(points), measures))
     return lines
@@ -144,9 +136,9 @@ def compare_few_or_many(bench: BeyondBench, counts: list[int]) -> None:
     for count in counts:
         point = bench.run(bernoulli(1 / count, s.clients), s.rounds[-1], participants=count)
         bench.add_row("few or many", f"{count} of {s.clients}", point, 1 / count)
-        bench.claims.append(Statement(
+        bench.claims.append(Statement.of(
             "", "few or many", f"{count} clients with p={1 / count:g}, R={s.rounds[-1]}",
-            "F(w_R) - F*", point.gap, "-", None, Verdict.NUMBER))  # fmt: skip
+            "F(w_R) - F*", point.gap))  # fmt: skip
 
 
 def compare_variances(bench: BeyondBench) -> None:
@@ -162,11 +154,10 @@ def compare_variances(bench: BeyondBench) -> None:
         even = variance(powers, np.full(s.dimension, p))
         best = variance(powers, least_variance(powers, p * s.dimension))
         bench.add_row("least variance", "coordinates", None, p, variance=even, least=best)
-        ratio = exact_measure(best / even)
-        bench.claims.append(Statement(
+        bench.claims.append(Statement.of(
             "", "least variance", f"coordinates, p={p:g}",
-            "variance of the first unbiased step, best p_j over one p", ratio, "<=", 1.0,
-            judge_at_most(ratio, 1.0)))  # fmt: skip
+            "variance of the first unbiased step, best p_j over one p",
+            exact_measure(best / even), "<=", 1.0))  # fmt: skip
     factors = 2.0 ** np.linspace(-2, 2, s.clients)[:, None]
     problem = Quadratic(bench.problem.matrices * factors[..., None],
                         bench.problem.vectors * factors)  # fmt: skip
@@ -188,10 +179,10 @@ def compare_variances(bench: BeyondBench) -> None:
         points.append(bench.run_plan(problem, plan))
         bench.add_row("least variance", f"clients, {name}", points[-1], s.p)
     less = points[0].error.minus(points[1].error)
-    bench.claims.append(Statement(
+    bench.claims.append(Statement.of(
         "", "least variance", f"clients, unbiased masks, p={s.p:g}",
-        "how much closer to w*(p) the p_i of least variance at w_0 bring w_R", less, ">", 0.0,
-        judge_positive(less)))  # fmt: skip
+        "how much closer to w*(p) the p_i of least variance at w_0 bring w_R", less,
+        ">"))  # fmt: skip
 
 
 def compare_schemes(bench: BeyondBench) -> tuple[list[PlotLine], list[PlotLine]]:
@@ -216,14 +207,12 @@ def compare_schemes(bench: BeyondBench) -> tuple[list[PlotLine], list[PlotLine]]
         for point in points:
             bench.add_row("scheme", name, point, share, residual=residual, distance=distance)
         for quantity, number in (("F(w*(p)) - F(w*)", residual), ("||w*(1) - w*(p)||", distance)):
-            bench.claims.append(Statement("", "scheme", f"{name}, share {share:g}", quantity,
-                                           exact_measure(number), "-", None,
-                                           Verdict.NUMBER))  # fmt: skip
+            bench.claims.append(Statement.of("", "scheme", f"{name}, share {share:g}", quantity,
+                                          exact_measure(number)))  # fmt: skip
     closer = finals["rolling, sequential"].error.minus(finals["rolling, shuffled"].error)
-    bench.claims.append(Statement(
+    bench.claims.append(Statement.of(
         "Section 3", "order", f"rolling, R={s.rounds[-1]}, no noise",
-        "how much closer to w*(m) shuffling brings than order does", closer, ">", 0.0,
-        judge_positive(closer)))  # fmt: skip
+        "how much closer to w*(m) shuffling brings than order does", closer, ">"))  # fmt: skip
     return to_original, to_optimum
 
 
@@ -241,10 +230,10 @@ def compare_participation(bench: BeyondBench, counts: list[int]) -> list[PlotLin
                                           [p.error for p in points]))  # fmt: skip
     few, everyone = counts[0], counts[-1]
     ratio = last[few].times(1 / last[everyone].mean)
-    bench.claims.append(Statement(
+    bench.claims.append(Statement.of(
         "", "participation", f"{few} of {s.clients} clients over all, R={s.rounds[-1]}",
         "E||w_R - w*||^2 over that with all; averaging alone would give the number stated", ratio,
-        "-", everyone / few, Verdict.NUMBER))  # fmt: skip
+        "-", everyone / few))  # fmt: skip
     return lines
 
 

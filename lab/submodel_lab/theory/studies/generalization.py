@@ -176,8 +176,8 @@ def _claims(name: str, by_capacity: Mapping[float, GeneralizationPoint]) -> list
     for measure in ("loss gap", "accuracy gap"):
         less = first[measure].minus(last[measure])
         case = f"{name}: p={chain[-1]:g} against {chain[0]:g}, equal step and rounds"
-        claims.append(Statement("Remark 3", "p", case, f"how much smaller the {measure} is", less,
-                                ">", 0.0, judge_positive(less), _SILENT))  # fmt: skip
+        quantity = f"how much smaller the {measure} is"
+        claims.append(Statement.of("Remark 3", "p", case, quantity, less, ">", conditions=_SILENT))
     for measure in ("total", "test loss"):
         best = min(chain, key=lambda p: by_capacity[p].scores[measure].mean)
         less = first[measure].minus(by_capacity[best].scores[measure])
@@ -192,13 +192,12 @@ def _control_claims(
     name: str, masked_point: GeneralizationPoint, full: GeneralizationPoint
 ) -> list[Statement]:
     case = f"{name}: p={masked_point.p:g} against a full model, {full.control}"
-    claims = []
-    for measure in ("loss gap", "accuracy gap", "test loss"):
-        less = full.scores[measure].minus(masked_point.scores[measure])
-        claims.append(Statement("Remark 3", "p, control", case,
-                                f"how much smaller the masked {measure} is", less, ">", 0.0,
-                                judge_positive(less), _SILENT))  # fmt: skip
-    return claims
+    return [
+        Statement.of("Remark 3", "p, control", case, f"how much smaller the masked {measure} is",
+                     full.scores[measure].minus(masked_point.scores[measure]), ">",
+                     conditions=_SILENT)
+        for measure in ("loss gap", "accuracy gap", "test loss")
+    ]  # fmt: skip
 
 
 def _panels(

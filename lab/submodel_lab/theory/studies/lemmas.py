@@ -11,7 +11,7 @@ from submodel.core import generator
 from submodel_lab.theory.drawing import Panel, PlotLine
 from submodel_lab.theory.limits import balance
 from submodel_lab.theory.masking import Masking, bernoulli, rolling
-from submodel_lab.theory.measures import Measure, Statement, exact_measure, judge_at_most
+from submodel_lab.theory.measures import Measure, Statement, exact_measure
 from submodel_lab.theory.objective import MaskedObjective, largest_gradient
 from submodel_lab.theory.problems import FloatArray, Quadratic, TheoryError, quadratics
 from submodel_lab.theory.results import OnProgress, ResultRow, Study, report_nothing
@@ -58,8 +58,8 @@ def study_lemmas(s: LemmaSettings, on_progress: OnProgress = report_nothing) -> 
                 {"statement": name, "K": steps, "p": min(s.capacities), "N": s.clients,
                  "d": s.dimension, "noise": s.noise, "seed": s.seed}, {"ratio": ratio}, facts,
             ))  # fmt: skip
-            claims.append(Statement(name, "K", f"K={steps}", "left side over right side", ratio,
-                                    "<=", 1.0, judge_at_most(ratio, 1.0)))  # fmt: skip
+            claims.append(Statement.of(name, "K", f"K={steps}", "left side over right side", ratio,
+                                       "<=", 1.0))  # fmt: skip
         on_progress(number + 1, len(s.steps))
     claims += [_vanishing_statement(s, p) for p in s.capacities]
     claims += _recursion_statements(s)
@@ -92,19 +92,18 @@ def _proposition_statements(s: LemmaSettings) -> list[Statement]:
                 highs.append(float(eigenvalues[-1]) / (factor * s.smoothness))
             share = mean_share(masking, s.dimension)
             for what, ratios in (("stated mu over true mu", lows), ("true L over stated L", highs)):
-                worst = exact_measure(max(ratios))
-                claims.append(Statement(source, "p", f"share {share:g}, {s.problems} problems",
-                                        f"{what}, largest", worst, "<=", 1.0,
-                                        judge_at_most(worst, 1 + 1e-9)))  # fmt: skip
+                claims.append(Statement.of(source, "p", f"share {share:g}, {s.problems} problems",
+                                           f"{what}, largest", exact_measure(max(ratios)), "<=",
+                                           1.0))  # fmt: skip
     return claims
 
 
 def _vanishing_statement(s: LemmaSettings, p: float) -> Statement:
     """Lemma 4's last step bounds E||mean of m (.) grad f||^2 by 2 L (F_p(w) - F_p(w*)): 0 at w*."""
     exact = balance(s.problem(), bernoulli(p, s.clients))
+    quantity = "E||mean of m (.) grad f_i(m (.) w*)||^2 at w*(p)"
     power = exact_measure(float(np.trace(exact.mask_covariance)))
-    return Statement("Lemma 4", "p", f"p={p:g}", "E||mean of m (.) grad f_i(m (.) w*)||^2 at w*(p)",
-                     power, "<=", 0.0, judge_at_most(power, 1e-12))  # fmt: skip
+    return Statement.of("Lemma 4", "p", f"p={p:g}", quantity, power, "<=", 0.0)
 
 
 def _deviations(s: LemmaSettings, steps: int) -> list[tuple[str, Measure, dict[str, float | str]]]:
@@ -201,12 +200,11 @@ def _epoch_deviation(
 
 def _recursion_statements(s: LemmaSettings) -> list[Statement]:
     """The epoch recursion is an identity without projection, and is none where W is met."""
-    claims = []
-    for case, radius in (("no projection", math.inf), ("projected, as Algorithm 2 does", 0.03)):
-        error = exact_measure(recursion_error(s, radius))
-        claims.append(Statement("Lemma 10", "epoch", case, "||left - right|| / ||left||", error,
-                                "<=", 0.0, judge_at_most(error, 1e-9)))  # fmt: skip
-    return claims
+    return [
+        Statement.of("Lemma 10", "epoch", case, "||left - right|| / ||left||",
+                     exact_measure(recursion_error(s, radius)), "<=", 0.0)
+        for case, radius in (("no projection", math.inf), ("projected, as Algorithm 2 does", 0.03))
+    ]  # fmt: skip
 
 
 def recursion_error(s: LemmaSettings, radius: float) -> float:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from submodel.core import generator
 from submodel_lab.theory.data import Directions
 from submodel_lab.theory.drawing import Panel, PlotLine, guide_through
-from submodel_lab.theory.measures import Measure, Statement, judge_positive
+from submodel_lab.theory.measures import Measure, Statement
 from submodel_lab.theory.objective import (
     MaskedObjective,
     gradient_variance,
@@ -111,40 +111,14 @@ def _make_net(
     return Net(x, y, hidden_units=hidden)
 
 
-@dataclass(frozen=True)
 class NoisyGradients:
     """A problem's gradients with Gaussian noise of E||xi||^2 = noise^2, so that delta is known."""
 
-    problem: Problem
-    noise: float
-
-    @property
-    def clients(self) -> int:
-        """N."""
-        return self.problem.clients
-
-    @property
-    def dimension(self) -> int:
-        """The number of coordinates, d."""
-        return self.problem.dimension
-
-    @property
-    def smoothness(self) -> float:
-        """L."""
-        return self.problem.smoothness
-
-    @property
-    def convexity(self) -> float:
-        """The problem's, mu."""
-        return self.problem.convexity
-
-    def losses(self, w: FloatArray) -> FloatArray:
-        """f_i at each point."""
-        return self.problem.losses(w)
-
-    def gradients(self, w: FloatArray) -> FloatArray:
-        """The gradients of f_i at each point."""
-        return self.problem.gradients(w)
+    def __init__(self, problem: Problem, noise: float) -> None:
+        self.clients, self.dimension = problem.clients, problem.dimension
+        self.smoothness, self.convexity = problem.smoothness, problem.convexity
+        self.losses, self.gradients = problem.losses, problem.gradients
+        self.noise = noise
 
     def draw(self, seed: int, round_: int, steps: int, trials: int) -> NDArray[Any]:
         """Standard normal vectors."""
@@ -264,10 +238,10 @@ def study_nonconvex(s: NonconvexSettings, on_progress: OnProgress = report_nothi
         point = points[sweep.cases[-1]]
         if point.case.share < 1:
             above = point.original_norm.minus(point.masked_norm)
-            claims.append(Statement(
+            claims.append(Statement.of(
                 point.case.source, "residual", f"{sweep.label}, R={point.case.rounds}",
-                "||grad F||^2 - ||grad of the masked objective||^2", above, ">", 0.0,
-                judge_positive(above), point.step.note))  # fmt: skip
+                "||grad F||^2 - ||grad of the masked objective||^2", above, ">",
+                conditions=point.step.note))  # fmt: skip
     problem = sweeps[0].cases[0].problem
     settings = {**asdict(s), "d": problem.dimension, "L (largest met)": problem.smoothness}
     notes = [

@@ -13,7 +13,7 @@ from submodel_lab.theory.drawing import Panel, PlotLine
 from submodel_lab.theory.exact import exact_moments
 from submodel_lab.theory.limits import balance, distance_bounds
 from submodel_lab.theory.masking import Masking
-from submodel_lab.theory.measures import Measure, Statement, Verdict, exact_measure, judge_at_most
+from submodel_lab.theory.measures import Measure, Statement, Verdict, exact_measure
 from submodel_lab.theory.objective import Constants, MaskedObjective, constants
 from submodel_lab.theory.own_problems import load_problem
 from submodel_lab.theory.problems import FloatArray, Quadratic, TheoryError, mean_losses
@@ -153,10 +153,9 @@ class ProblemBench:
         else:
             for name, number in asdict(bounds).items():
                 if not math.isnan(number):
-                    distance = exact_measure(case.distance)
-                    statements.append(Statement(
-                        "Theorem B", "p", case.label, f"||w*(1) - w*(p)||, bound {name}", distance,
-                        "<=", number, judge_at_most(distance, number)))  # fmt: skip
+                    statements.append(Statement.of(
+                        "Theorem B", "p", case.label, f"||w*(1) - w*(p)||, bound {name}",
+                        exact_measure(case.distance), "<=", number))  # fmt: skip
         try:
             limit = balance(self.problem, case.masking)
             constant = limit.rate_constant(self._s.steps, case.share * self.problem.convexity)

@@ -17,7 +17,6 @@ from submodel_lab.theory.measures import (
     Statement,
     Verdict,
     exact_measure,
-    judge_at_most,
     judge_slope,
     slope,
 )
@@ -126,19 +125,17 @@ def _claims(
         worst, mean = float(ratios.max()), 1 / float(np.median(ratios))
         count = f"{len(ratios)} problems"
         claims += [
-            Statement(source, "value", count, label, exact_measure(worst), "<=", 1.0,
-                      judge_at_most(exact_measure(worst), 1.0 + 1e-9)),
-            Statement(source, "value", count, "how many times too large, median",
-                      exact_measure(mean), "-", 1.0, Verdict.NUMBER),
+            Statement.of(source, "value", count, label, exact_measure(worst), "<=", 1.0),
+            Statement.of(source, "value", count, "how many times too large, median",
+                         exact_measure(mean), "-", 1.0),
         ]  # fmt: skip
     terms = np.concatenate([
         m["residual"].values / m["residual term"].values for m in every
         if m["residual"].values is not None and m["residual term"].values is not None
     ])  # fmt: skip
-    worst_term = exact_measure(float(terms.max()))
-    claims.append(Statement("Theorem 1", "residual", f"{len(terms)} problems",
-                            "F(w*(p)) - F* over the residual term, largest", worst_term, "<=", 1.0,
-                            judge_at_most(worst_term, 1.0)))  # fmt: skip
+    claims.append(Statement.of("Theorem 1", "residual", f"{len(terms)} problems",
+                               "F(w*(p)) - F* over the residual term, largest",
+                               exact_measure(float(terms.max())), "<=", 1.0))  # fmt: skip
     near = [place for place in by_p if place[0] >= 0.9]
     sweeps = [
         ("Lemma 2", "1-p", "p >= 0.9", "||w*(1) - w*(p)||", "distance", near, 0.5),
@@ -158,9 +155,8 @@ def _claims(
     base = (0.5, s.dimension, s.heterogeneity)
     if base in table:
         for kind in ("", "rolling ", "unbiased ", "unequal "):
-            claims.append(Statement("", "scheme", f"{kind.strip() or 'random'}, p=0.5",
-                                    "F(w*(p)) - F*", table[base][f"{kind}residual"], "-", None,
-                                    Verdict.NUMBER))  # fmt: skip
+            label, residual = f"{kind.strip() or 'random'}, p=0.5", table[base][f"{kind}residual"]
+            claims.append(Statement.of("", "scheme", label, "F(w*(p)) - F*", residual))
     return claims
 
 

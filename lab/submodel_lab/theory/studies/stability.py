@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from submodel.core import generator
 from submodel_lab.theory.data import Directions
 from submodel_lab.theory.drawing import Panel, PlotLine, guide_through
-from submodel_lab.theory.measures import Measure, Statement, Verdict, judge_positive
+from submodel_lab.theory.measures import Measure, Statement
 from submodel_lab.theory.problems import FloatArray, Logistic, TheoryError, mean_losses
 from submodel_lab.theory.results import OnProgress, ResultRow, Study, report_nothing
 from submodel_lab.theory.studies.sweeps import MaskedCase, Sweep, run_cases
@@ -260,12 +260,11 @@ def control_statements(point: StabilityPoint, controls: Mapping[str, Control]) -
         words = f"{point.case.words}: {name}"
         less = read(full).minus(read(point))
         claims += [
-            Statement(source, "p, control", words,
-                      "how much less the masked model moves than the full one", less, ">", 0.0,
-                      judge_positive(less), point.step.note),
-            Statement(source, "p, control", words,
-                      "the full model's distance", read(full), "-", read(point).mean,
-                      Verdict.NUMBER, point.step.note),
+            Statement.of(source, "p, control", words,
+                         "how much less the masked model moves than the full one", less, ">",
+                         conditions=point.step.note),
+            Statement.of(source, "p, control", words, "the full model's distance", read(full), "-",
+                         read(point).mean, point.step.note),
         ]  # fmt: skip
     return claims
 
@@ -340,11 +339,9 @@ def _chain_statements(chain: Sequence[StabilityCase], points: Points) -> list[St
     claims = []
     for larger, smaller in pairwise(chain):
         less = points[larger].output.minus(points[smaller].output)
-        claims.append(Statement(
-            larger.source, "p",
-            f"{smaller.words} against {larger.share:g}, equal step and rounds",
-            "how much less w^ moves", less, ">", 0.0, judge_positive(less),
-            points[smaller].step.note))  # fmt: skip
+        claims.append(Statement.of(
+            larger.source, "p", f"{smaller.words} against {larger.share:g}, equal step and rounds",
+            "how much less w^ moves", less, ">", conditions=points[smaller].step.note))  # fmt: skip
     return claims
 
 
@@ -360,9 +357,9 @@ def _gap_statements(chain: Sequence[StabilityCase], points: Points) -> list[Stat
             ("Corollary", "G E||w^ - w^'|| - E(risk - training loss)", gap),
             ("Lemma 1", "G E||w^ - w^'|| - E|risk - training loss|", abs(gap)),
         ):
-            room = Measure.of(GRADIENT * distance - sizes)
-            claims.append(Statement(source, "gap", case.words, quantity, room, ">", 0.0,
-                                    judge_positive(room), point.step.note))  # fmt: skip
+            margin = Measure.of(GRADIENT * distance - sizes)
+            claims.append(Statement.of(source, "gap", case.words, quantity, margin, ">",
+                                       conditions=point.step.note))  # fmt: skip
     return claims
 
 
