@@ -74,6 +74,7 @@ def _packages_block() -> str:
 
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [page for page in PAGES if page.parent.name != "extending"]  # whose files are examples
 NOT_OURS = {"my_schemes.py", "nets.py", "pull.py", "checkpoints/"}  # a reader's, a run's
 
 
