@@ -15,10 +15,10 @@ from PIL import Image
 from submodel.cli.watching import plot_command
 from submodel.core.errors import ConfigError, SubmodelError
 from submodel.drawing.style import SINGLE
-from submodel.report.grouping import spell_settings, way_of
+from submodel.report.grouping import group_arms, spell_settings
 from submodel.report.page import page_data
 from submodel.report.plots.registry import FIGURES, find_figure
-from submodel.report.plots.series import labels_of, read_series
+from submodel.report.plots.series import label_of, read_series
 from tests.support.records import make_comparison
 from tests.support.run_folders import make_run
 
@@ -84,9 +84,10 @@ def test_the_begun_runs_of_a_comparison_are_shown(tmp_path: Path) -> None:
 
 def test_labels_say_what_differs_and_nothing_else() -> None:
     sections = [{"scheme": {"name": "rolling"}, "local": {"lr": rate}} for rate in (0.1, 0.2)]
-    ways = [way_of(spell_settings(section)) for section in sections]
-    assert labels_of(ways) == ["lr 0.1", "lr 0.2"]
-    assert labels_of(ways[:1]) == [""]
+    settings = [spell_settings(section) for section in sections]
+    labels = [label_of(differing) for _, differing in group_arms(settings, ["", ""])]
+    assert labels == ["lr 0.1", "lr 0.2"]
+    assert [label_of(differing) for _, differing in group_arms(settings[:1], [""])] == [""]
 
 
 @pytest.mark.parametrize("name", OF_RUNS)

@@ -93,11 +93,16 @@ class ArmRecord:
             summary, config = folder.summary(), folder.config()
             if summary is None:
                 raise SubmodelError(f"{folder.path} is not finished")
-            lines = _evaluated_lines(folder.metrics())
+            rows = rows_with_costs(folder.metrics())
+            lines = [
+                _scores_of(row) | {"bytes": row["bytes"], "flops": row["flops"]}
+                for row in rows
+                if "test_loss" in row
+            ]
             sha = summary["model_sha256"]
             clients: list[tuple[float, float]] = []
             if (full_scores := read_full_scores(folder)) is not None:
-                lines[-1] |= _scores_of(full_scores.entries)
+                lines[-1] |= _scores_of(flat(full_scores.entries))
                 clients = [(capacity, _short(score)) for capacity, score in full_scores.clients]
             runs.append(SeedRun(config.seed, lines, summary["seconds"], sha, clients=clients))
         return cls(slug, portable(folders[0].config()), runs)
@@ -161,20 +166,25 @@ def record_files(folder: Path) -> list[Path]:
     return [file for file in files if not any(file.match(pattern) for pattern in beside)]
 
 
-def _evaluated_lines(history: Sequence[Metrics]) -> list[Line]:
-    """The rounds with a score, and the bytes (down + up) and FLOPs of all rounds until then."""
+def rows_with_costs(history: Sequence[Metrics]) -> list[Metrics]:
+    """The lines of a run as flat rows with the bytes, FLOPs and seconds of all rounds until then.
+
+    >>> line = {"bytes_down": 1, "bytes_up": 2, "flops": 5, "seconds": {"train": 1.5}}
+    >>> rows = rows_with_costs([{"round": 1, **line}, {"round": 2, **line}])
+    >>> rows[1]["bytes"], rows[1]["flops"], rows[1]["seconds"], rows[1]["seconds.train"]
+    (6, 10, 3.0, 1.5)
+    """
     traffic = accumulate(line["bytes_down"] + line["bytes_up"] for line in history)
-    flops_so_far = accumulate(line["flops"] for line in history)
+    work = accumulate(line["flops"] for line in history)
+    seconds = accumulate(sum(line["seconds"].values()) for line in history)
     return [
-        _scores_of(line) | {"bytes": total, "flops": flops}
-        for line, total, flops in zip(history, traffic, flops_so_far, strict=True)
-        if "test_loss" in line
+        {**flat(line), "bytes": bytes_, "flops": flops, "seconds": time}
+        for line, bytes_, flops, time in zip(history, traffic, work, seconds, strict=True)
     ]
 
 
-def _scores_of(line: Metrics) -> Line:
-    """What is kept of a round's scores, tables by their path."""
-    row = flat(line)
+def _scores_of(row: Metrics) -> Line:
+    """The scores that a record keeps of a flat row."""
     keys = (key for key in row if key in _SCORE_KEYS or key.startswith(_TABLES))
     return {key: _short(row[key]) for key in keys}
 

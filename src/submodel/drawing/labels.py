@@ -277,13 +277,13 @@ def cost_ticks(plot: Plot, cost: str, most: float) -> None:
 
     Args:
         plot: drawn already.
-        cost: round, bytes, flops or elapsed (seconds).
+        cost: round, bytes, flops or seconds.
         most: the largest value.
     """
     if cost == "round":
         plot.set_xlabel("round")
         whole_ticks(plot.xaxis)
-    elif cost == "elapsed":
+    elif cost == "seconds":
         from matplotlib.ticker import FuncFormatter, MultipleLocator
 
         size, unit = next((s, u) for s, u in _TIMES if most >= 2 * s or s == 1.0)

@@ -1,9 +1,9 @@
-"""What folders of results hold, and which runs are one group: for pages and figures alike."""
+"""The results in folders, and the groups of equal runs: for pages and figures alike."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,11 +13,8 @@ from submodel.core.errors import plain
 from submodel.runs.folder import is_run
 
 Kind = Literal["run", "comparison", "records", "runs"]
-
 _SHAPING = {"train.rounds", "train.evaluate_every", "train.output_step"}
 _NOT_SHAPING = {"seed", *CHANGEABLE} - _SHAPING
-WayKey = tuple[tuple[str, str], ...]
-"""The keys of a configuration that shape its result, and their values."""
 
 
 def find_results(path: Path) -> tuple[Kind, list[Path]] | None:
@@ -42,7 +39,7 @@ def find_results(path: Path) -> tuple[Kind, list[Path]] | None:
 
 
 def _is_record(file: Path) -> bool:
-    """Whether a file is a record by its beginning; studies write JSON, too."""
+    """Whether the beginning of a file is that of a record; studies write JSON, too."""
     with file.open("rb") as content:
         return b'"slug"' in content.read(200)
 
@@ -70,21 +67,21 @@ def _plain(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def way_of(settings: Mapping[str, str]) -> WayKey:
-    """The settings that make another way to train; runs that share them differ by their seeds.
+def shaping_settings(settings: Mapping[str, str]) -> dict[str, str]:
+    """The settings that shape a result; runs of one arm share them, and differ by their seeds.
 
     Names, trackers, checkpoints, where the data is found and where tasks run shape no result.
-    Training over devices is another way than training here, as devices may have other data.
+    Training over devices does, as devices may have other data.
 
-    >>> way_of({"seed": "1", "local.lr": "0.1", "engine.name": "local", "engine.threads": "2"})
-    (('local.lr', '0.1'),)
+    >>> shaping_settings({"seed": "1", "local.lr": "0.1", "engine.name": "local"})
+    {'local.lr': '0.1'}
     """
-    return tuple(
-        (key, value)
+    return {
+        key: value
         for key, value in sorted(settings.items())
         if (key not in _NOT_SHAPING and not key.startswith("engine."))
         or (key, value) == ("engine.name", "flower")
-    )
+    }
 
 
 def group_equal(values: Iterable[Hashable]) -> list[list[int]]:
@@ -99,8 +96,51 @@ def group_equal(values: Iterable[Hashable]) -> list[list[int]]:
     return list(places.values())
 
 
+def group_arms(
+    settings: Iterable[Mapping[str, str]], titles: Iterable[str]
+) -> list[tuple[list[int], dict[str, str]]]:
+    """Group runs by their title and shaping settings: places, and the settings that differ."""
+    shaping = [shaping_settings(own) for own in settings]
+    keys = ((title, *own.items()) for title, own in zip(titles, shaping, strict=True))
+    groups = group_equal(keys)
+    firsts = [shaping[places[0]] for places in groups]
+    differing = distinctive_keys(firsts)
+    return [
+        (places, {key: first[key] for key in differing if key in first})
+        for places, first in zip(groups, firsts, strict=True)
+    ]
+
+
+def distinctive_keys(settings: Sequence[Mapping[str, str]]) -> list[str]:
+    """The keys by which configurations differ.
+
+    A key that only follows from another component of its section, as ``scheme.order`` from a scheme
+    that has one, is left out.
+
+    >>> rolling, static = {"scheme.name": "rolling", "scheme.order": "x"}, {"scheme.name": "static"}
+    >>> distinctive_keys([rolling, static])
+    ['scheme.name']
+    >>> distinctive_keys([rolling, {**rolling, "scheme.order": "y"}])
+    ['scheme.order']
+    """
+    keys = dict.fromkeys(key for one in settings for key in one)
+    return [key for key in keys if _is_distinctive(key, settings)]
+
+
+def _is_distinctive(key: str, settings: Sequence[Mapping[str, str]]) -> bool:
+    if len({one[key] for one in settings if key in one}) > 1:
+        return True
+    if all(key in one for one in settings):
+        return False
+    namer = f"{key.partition('.')[0]}.name"
+    by_name: dict[str | None, set[str | None]] = {}
+    for one in settings:
+        by_name.setdefault(one.get(namer), set()).add(one.get(key))
+    return any(len(values) > 1 for values in by_name.values())
+
+
 def describe_repeats(runs: Iterable[tuple[str, Hashable]]) -> list[str]:
-    """The runs of which an earlier one has the same way and seed, a sentence each.
+    """The runs of which an earlier one has the same configuration and seed, a sentence each.
 
     >>> describe_repeats([("a", 0), ("b", 1), ("c", 0)])
     ['c: the same configuration and seed as a; curves show both, tables the first']

@@ -27,7 +27,7 @@ from submodel.core.errors import ConfigError, SubmodelError
 from submodel.core.extensions import FROM_LAB, PAGE_SECTIONS, extensions, load_extension
 from submodel.core.files import write_text
 from submodel.drawing.style import LINES, LINES_ON_DARK
-from submodel.report.grouping import describe_repeats, find_results, way_of
+from submodel.report.grouping import describe_repeats, find_results, shaping_settings
 from submodel.report.page.runs import coverages, partitions, read_run, runs_of_record
 from submodel.report.page.standing import form_of, group_runs, label_of, measures_of, standings
 from submodel.report.page.types import (
@@ -268,7 +268,8 @@ def _warnings(contents: Contents) -> list[str]:
         for text in run.warnings:
             names_by_text.setdefault(text, []).append(name)
     warnings += describe_repeats(
-        (run.path or run.name, (run.title, run.seed, way_of(run.settings))) for run in contents.runs
+        (run.path or run.name, (run.title, run.seed, *shaping_settings(run.settings).items()))
+        for run in contents.runs
     )
     warnings += [_names(names) + f": {text}" for text, names in names_by_text.items()]
     for study in contents.studies:

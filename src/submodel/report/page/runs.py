@@ -8,14 +8,14 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from submodel.comparison.records import ArmRecord, SeedRun
+from submodel.comparison.records import ArmRecord, SeedRun, rows_with_costs
 from submodel.config import Config, parse, to_toml
 from submodel.core.errors import ConfigError, SubmodelError, plain
 from submodel.data import Dataset
@@ -74,8 +74,8 @@ def read_run(path: Path, title: str = "") -> PageRun:
         warnings.append(plain(error))
     fits, damage = _fits(folder, str(summary.get("model_sha256", "")))
     warnings += damage
-    rows = [flat(line) for line in history]
-    scored_rows = _scored_rows(rows)
+    rows = rows_with_costs(history)
+    scored_rows = [row for row in rows if "test_loss" in row]
     sums = {key: sum(finite(line.get(key)) or 0.0 for line in history)
             for key in ("bytes_down", "bytes_up", "flops")}  # fmt: skip
     phases = _phases(history)
@@ -114,23 +114,6 @@ def _full_scores(folder: RunFolder) -> dict[str, float | None]:
     except SubmodelError:
         return {}
     return {} if full_scores is None else _final([flat(full_scores.entries)])
-
-
-def _scored_rows(rows: Sequence[Metrics]) -> list[Metrics]:
-    """The evaluated rounds, each with the costs of all rounds until then."""
-    costs = {
-        "bytes": [_number(row, "bytes_down") + _number(row, "bytes_up") for row in rows],
-        "flops": [_number(row, "flops") for row in rows],
-        "seconds": [sum(_number(row, k) for k in row if k.startswith("seconds.")) for row in rows],
-    }
-    for name, values in costs.items():
-        for row, total in zip(rows, accumulate(values), strict=True):
-            row[name] = total
-    return [row for row in rows if "test_loss" in row]
-
-
-def _number(row: Metrics, key: str) -> float:
-    return finite(row.get(key)) or 0.0
 
 
 def _pack(rows: Sequence[Metrics], keys: Sequence[str]) -> dict[str, str | float | int]:

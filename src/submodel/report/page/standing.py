@@ -15,7 +15,7 @@ from submodel.comparison.statistics import (
 )
 from submodel.config.reading import shorten
 from submodel.core.extras import MissingExtraError
-from submodel.report.grouping import group_equal, way_of
+from submodel.report.grouping import group_arms, group_equal
 from submodel.report.page.types import MeasureInfo, PageGroup, PageRun, Standing, StandingRow
 
 _COSTS = ("round", "bytes", "flops", "seconds")  # what curves are drawn against
@@ -98,61 +98,30 @@ def better_of(key: str) -> str:
 
 
 def group_runs(runs: Sequence[PageRun]) -> list[PageGroup]:
-    """The groups of some runs, in their order, named by what tells them apart."""
-    ways = [way_of(run.settings) for run in runs]
-    groups = group_equal((run.title, way) for run, way in zip(runs, ways, strict=True))
-    settings = [{k: shorten(v) for k, v in ways[places[0]]} for places in groups]
-    keys = distinctive_keys(settings)
-    labels = []
-    for own, places in zip(settings, groups, strict=True):
-        first = runs[places[0]]
-        labels.append(first.title or _label(own, keys) or first.name)
-    return [
-        PageGroup(
-            label if labels.count(label) == 1 else f"{label} ({number})",
-            {k: own[k] for k in keys if k in own},
-            places,
+    """The groups of some runs, in their order, named by the settings in which they differ."""
+    groups = [
+        (places, {key: shorten(value) for key, value in differing.items()})
+        for places, differing in group_arms(
+            (run.settings for run in runs), (run.title for run in runs)
         )
-        for number, (label, own, places) in enumerate(zip(labels, settings, groups, strict=True), 1)
+    ]
+    firsts = [runs[places[0]] for places, _ in groups]
+    labels = [
+        first.title or _label(own) or first.name
+        for first, (_, own) in zip(firsts, groups, strict=True)
+    ]
+    return [
+        PageGroup(label if labels.count(label) == 1 else f"{label} ({number})", own, places)
+        for number, (label, (places, own)) in enumerate(zip(labels, groups, strict=True), 1)
     ]
 
 
-def distinctive_keys(settings: Sequence[Mapping[str, str]]) -> list[str]:
-    """The keys that tell configurations apart.
-
-    Keys that only follow from another component of their section, as ``scheme.order`` from a scheme
-    that has one, tell nothing.
-
-    >>> rolling, static = {"scheme.name": "rolling", "scheme.order": "x"}, {"scheme.name": "static"}
-    >>> distinctive_keys([rolling, static])
-    ['scheme.name']
-    >>> distinctive_keys([rolling, {**rolling, "scheme.order": "y"}])
-    ['scheme.order']
-    """
-    keys = dict.fromkeys(key for one in settings for key in one)
-    return [key for key in keys if _tells_apart(key, settings)]
-
-
-def _tells_apart(key: str, settings: Sequence[Mapping[str, str]]) -> bool:
-    set_values = {one[key] for one in settings if key in one}
-    if len(set_values) > 1:
-        return True
-    if all(key in one for one in settings):
-        return False
-    namer = f"{key.partition('.')[0]}.name"
-    by_name: dict[str | None, set[str | None]] = {}
-    for one in settings:
-        by_name.setdefault(one.get(namer), set()).add(one.get(key))
-    return any(len(values) > 1 for values in by_name.values())
-
-
-def _label(settings: Mapping[str, str], keys: Sequence[str]) -> str:
-    """The values of keys that differ; of components, their names alone."""
-    parts = []
-    for key in keys:
-        if key in settings:
-            is_name = key.endswith((".name", ".rule"))
-            parts.append(settings[key] if is_name else f"{key} = {settings[key]}")
+def _label(settings: Mapping[str, str]) -> str:
+    """The settings as a label; of components, their names alone."""
+    parts = [
+        value if key.endswith((".name", ".rule")) else f"{key} = {value}"
+        for key, value in settings.items()
+    ]
     more = f", and {len(parts) - _MOST_LABELS} more" if len(parts) > _MOST_LABELS else ""
     return ", ".join(parts[:_MOST_LABELS]) + more
 

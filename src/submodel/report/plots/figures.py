@@ -69,7 +69,7 @@ def draw_against(series: Sequence[Series], width: float, cost: str, measure: str
     Args:
         series: the ways.
         width: of the figure, in inches.
-        cost: round, bytes, flops or elapsed.
+        cost: round, bytes, flops or seconds.
         measure: as test_accuracy; empty for the score that all have.
     """
     measure = measure or _score_of(series)

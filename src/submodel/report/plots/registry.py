@@ -37,7 +37,7 @@ FIGURES = {
     "loss": FigureKind("test loss over rounds", options=("round", "test_loss")),
     "traffic": FigureKind("test accuracy against bytes sent", options=("bytes",)),
     "flops": FigureKind("test accuracy against the clients' FLOPs", options=("flops",)),
-    "time": FigureKind("test accuracy against the time of all rounds", options=("elapsed",)),
+    "time": FigureKind("test accuracy against the time of all rounds", options=("seconds",)),
     "coverage": FigureKind(
         "the share of units that clients held, by round", options=("round", "coverage.units")
     ),

@@ -1,4 +1,4 @@
-"""The data of figures: ways to train, each with its runs by seed; and the partition of data."""
+"""The data of figures: arms with their runs by seed, and the partition of data."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ import math
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from submodel.comparison.records import ArmRecord
+from submodel.comparison.records import ArmRecord, rows_with_costs
 from submodel.comparison.results import ComparisonResult
 from submodel.config.reading import MOST_BYTES
 from submodel.core.errors import SubmodelError
@@ -22,28 +21,26 @@ from submodel.core.files import UnreadableError, read_text
 from submodel.drawing.bands import Curve
 from submodel.drawing.labels import short_label
 from submodel.report.grouping import (
-    WayKey,
     describe_repeats,
     find_results,
-    group_equal,
+    group_arms,
+    shaping_settings,
     spell_settings,
-    way_of,
 )
 from submodel.runs.folder import RunFolder
-from submodel.runs.metrics import Metrics, flat, is_number
+from submodel.runs.metrics import is_number
 
 Rounds = Sequence[Mapping[str, Any]]
 """The rows of one run: the flat lines of its metrics, each with the costs until then."""
 MOST_CLIENTS = 1000
 """The rows of the largest picture of a partition."""
-_UNSET = "null"
 _LARGEST = 1e100  # beyond that, matplotlib cannot place it
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Series:
-    """One way to train, by seeds."""
+    """One arm, by seeds."""
 
     label: str
     runs: Sequence[Rounds]
@@ -78,11 +75,7 @@ def is_drawable(value: object) -> bool:
 
 
 def read_series(paths: Sequence[Path]) -> list[Series]:
-    """All that some folders hold, by way to train; the seeds of one way together.
-
-    Args:
-        paths: runs, folders of runs, comparisons and reproductions.
-    """
+    """The arms in runs, folders of runs, comparisons and reproductions."""
     series: list[Series] = []
     folders: list[RunFolder] = []
     for path in paths:
@@ -91,9 +84,9 @@ def read_series(paths: Sequence[Path]) -> list[Series]:
             raise SubmodelError(f"{path}: neither a run, nor a comparison, nor a reproduction")
         kind, places = found
         if kind == "comparison":
-            for way in ComparisonResult.read(places[0]).ways:
-                runs = [run.lines for run in way.record.runs]
-                series.append(Series(short_label(way.title), runs))
+            for arm in ComparisonResult.read(places[0]).arms:
+                runs = [run.lines for run in arm.record.runs]
+                series.append(Series(short_label(arm.title), runs))
         elif kind == "records":
             for record in map(ArmRecord.read, places):
                 series.append(Series(record.slug, [run.lines for run in record.runs]))
@@ -105,16 +98,13 @@ def read_series(paths: Sequence[Path]) -> list[Series]:
 def _series_of_runs(folders: Sequence[RunFolder]) -> list[Series]:
     settings = [spell_settings(_values(folder)) for folder in folders]
     rows = [_rows(folder) for folder in folders]
-    ways = [way_of(own) for own in settings]
-    seeds = [(way, own.get("seed")) for way, own in zip(ways, settings, strict=True)]
-    names = [str(folder.path) for folder in folders]
-    for repeat in describe_repeats(zip(names, seeds, strict=True)):
+    keys = [(*shaping_settings(own).items(), own.get("seed")) for own in settings]
+    names = (str(folder.path) for folder in folders)
+    for repeat in describe_repeats(zip(names, keys, strict=True)):
         _log.warning(repeat)
-    groups = group_equal(ways)
-    labels = labels_of([ways[places[0]] for places in groups])
     return [
-        Series(label, [rows[place] for place in places])
-        for label, places in zip(labels, groups, strict=True)
+        Series(label_of(differing), [rows[place] for place in places])
+        for places, differing in group_arms(settings, [""] * len(settings))
     ]
 
 
@@ -127,57 +117,21 @@ def _values(folder: RunFolder) -> dict[str, Any]:
 
 
 def _rows(folder: RunFolder) -> Rounds:
-    rows = rows_of_run(folder.metrics())
+    rows = rows_with_costs(folder.metrics())
     if not rows:
         raise SubmodelError(f"{folder.path}: the run has no round yet")
     return rows
 
 
-def rows_of_run(history: Sequence[Metrics]) -> list[dict[str, Any]]:
-    """The lines of a run as rows with the bytes, FLOPs and seconds of all rounds until then.
+def label_of(settings: Mapping[str, str]) -> str:
+    """A short label for an arm by its settings, the scheme first.
 
-    >>> line = {"bytes_down": 1, "bytes_up": 2, "flops": 5, "seconds": {"train": 1.5}}
-    >>> rows = rows_of_run([{"round": 1, **line}, {"round": 2, **line}])
-    >>> rows[1]["bytes"], rows[1]["flops"], rows[1]["elapsed"], rows[1]["seconds.train"]
-    (6, 10, 3.0, 1.5)
+    >>> label_of({"local.lr": "0.1", "scheme.name": "rolling"}), label_of({"local.lr": "0.1"})
+    ('rolling, lr 0.1', 'lr 0.1')
     """
-    traffic = accumulate(line["bytes_down"] + line["bytes_up"] for line in history)
-    work = accumulate(line["flops"] for line in history)
-    seconds = accumulate(sum(line["seconds"].values()) for line in history)
-    return [
-        {**flat(line), "bytes": bytes_, "flops": flops, "elapsed": time}
-        for line, bytes_, flops, time in zip(history, traffic, work, seconds, strict=True)
-    ]
-
-
-def labels_of(ways: Sequence[WayKey]) -> list[str]:
-    """Names for ways to train, from what differs between them; one way needs none.
-
-    >>> schemes = ({"name": "rolling", "order": "shuffled"}, {"name": "static"})
-    >>> labels_of([tuple((f"scheme.{k}", v) for k, v in scheme.items()) for scheme in schemes])
-    ['rolling', 'static']
-    """
-    tables = [dict(way) for way in ways]
-    keys = dict.fromkeys(key for table in tables for key in table)
-    values = {key: {table.get(key, _UNSET) for table in tables} for key in keys}
-    every = sorted((k for k in keys if len(values[k]) > 1), key=lambda k: k != "scheme.name")
-    labels = [
-        _label(table, [k for k in every if len(values[k] - {_UNSET}) > 1]) for table in tables
-    ]
-    if len(set(labels)) == len(labels):  # without keys that only some have, as a scheme's own
-        return labels
-    return [_label(table, every) for table in tables]
-
-
-def _label(table: Mapping[str, str], keys: Sequence[str]) -> str:
-    words = [
-        table[key] if key == "scheme.name" else f"{key} = {table[key]}".replace('"', "")
-        for key in keys
-        if table.get(key, _UNSET) != _UNSET
-    ]
-    if words and " = " in words[0]:
-        return short_label(f"_, {', '.join(words)}").removeprefix("_, ")
-    return short_label(", ".join(words))
+    words = [f"{k} = {v}".replace('"', "") for k, v in settings.items() if k != "scheme.name"]
+    scheme = settings.get("scheme.name", "")
+    return short_label(", ".join([scheme, *words])).removeprefix(", ")
 
 
 @dataclass(frozen=True)
