@@ -8,8 +8,14 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from submodel.comparison.outline import ExperimentProgress, PlannedRun, find_outlines, work_shown
-from submodel.report.listing import ListRow, list_table, rows_of, select_rows, sort_rows
+from submodel.comparison.outline import (
+    ExperimentOutline,
+    ExperimentProgress,
+    PlannedRun,
+    find_outlines,
+    work_shown,
+)
+from submodel.report.listing import Outline, list_table, rows_of, select_rows, sort_rows
 from tests.support.commands import Command
 from tests.support.run_folders import evaluated, round_entries, write_run
 
@@ -35,11 +41,11 @@ def runs(tmp_path: Path) -> Path:
     return base
 
 
-def rows_in(folder: Path, with_runs: bool = False) -> list[ListRow]:
+def rows_in(folder: Path, with_runs: bool = False) -> list[Outline]:
     return [row for outline in find_outlines(folder) for row in rows_of(outline, with_runs)]
 
 
-def names(rows: list[ListRow]) -> list[str]:
+def names(rows: list[Outline]) -> list[str]:
     return [row.path.name for row in rows]
 
 
@@ -47,11 +53,12 @@ def test_an_experiment_is_one_row_that_tells_how_far_its_plan_is(runs: Path) -> 
     rows = {row.path.name: row for row in rows_in(runs)}
     assert rows.keys() == {"a", "b", "c", "compare-x"}
     experiment = rows["compare-x"]
-    assert (experiment.count, experiment.planned_count, experiment.state) == (1, 4, "stopped")
+    assert isinstance(experiment, ExperimentOutline)
+    assert (experiment.runs_ended, experiment.runs_planned, experiment.phase) == (1, 4, "stopped")
     assert experiment.traffic == 6000 + 3000
     assert len(rows_in(runs, with_runs=True)) == 6
     with work_shown(runs / "compare-x"):  # also between two of its runs
-        assert rows_in(runs / "compare-x")[0].state == "running"
+        assert rows_in(runs / "compare-x")[0].phase == "running"
     (outline,) = find_outlines(runs / "compare-x")
     assert outline.work == (6.0, 16.0)  # type: ignore[union-attr]
 

@@ -58,11 +58,18 @@ def runs_command(
         runs: each with its path, kind, state, rounds, scores, what it trains, traffic and time
     """
     from submodel.comparison.outline import find_outlines, is_experiment
-    from submodel.report.listing import ListRow, list_table, rows_of, select_rows, sort_rows
+    from submodel.report.listing import (
+        Outline,
+        list_table,
+        plain_row,
+        rows_of,
+        select_rows,
+        sort_rows,
+    )
     from submodel.runs.outline import LockTable
 
     places, locks = folders or [_FOLDER], LockTable.read()
-    rows: list[ListRow] = []
+    rows: list[Outline] = []
     for place in places:
         if not place.is_dir():
             raise SubmodelError(f"{place}: no such folder")
@@ -71,7 +78,7 @@ def runs_command(
             rows.extend(rows_of(outline, with_runs))
     rows = sort_rows(select_rows(rows, where or []), sort, reverse)
     if as_json:
-        print_json({"runs": [row.as_json() for row in rows]})
+        print_json({"runs": [plain_row(row) for row in rows]})
         return
     if not rows:
         these = " ".join(plain(place, 200) for place in places)
@@ -80,7 +87,7 @@ def runs_command(
     base = places[0] if len(places) == 1 else Path()
     console.print(list_table(rows, base, time.time(), console))
     for row in rows:
-        if row.reason and row.state == "failed":
+        if row.reason and row.phase == "failed":
             console.print(f"{plain(row.path, 200)} failed: {row.reason}")
 
 

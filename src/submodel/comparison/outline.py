@@ -10,11 +10,12 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import ClassVar
 
 from filelock import FileLock, Timeout
 from pydantic import TypeAdapter
@@ -98,6 +99,7 @@ def work_shown(folder: Path) -> Iterator[None]:
 class ExperimentOutline:
     """An experiment in a few numbers."""
 
+    scores: ClassVar[Mapping[str, float]] = {}  # only runs have scores
     path: Path  # its folder
     runs: Sequence[RunOutline]  # those that have begun, by their folders
     # what its command says of its plan; None: an earlier version ran it
@@ -141,6 +143,16 @@ class ExperimentOutline:
     def runs_ended(self) -> int:
         """For how many nothing is left to do."""
         return len(self._ended_paths)
+
+    @property
+    def traffic(self) -> int:
+        """Bytes of all runs, down and up."""
+        return sum(run.traffic for run in self.runs)
+
+    @property
+    def seconds(self) -> float:
+        """Time of the rounds of all runs."""
+        return sum(run.seconds for run in self.runs)
 
     @property
     def changed_at(self) -> float:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -19,118 +18,94 @@ from submodel.core.amounts import duration, si
 from submodel.core.errors import ConfigError, plain
 from submodel.runs.outline import RunOutline
 
+Outline = RunOutline | ExperimentOutline
+"""A row of the list."""
 STATE_STYLES = {"running": "green", "stopped": "yellow", "finished": "", "failed": "red"}
 """Colours of states."""
 _STATES = ("running", "failed", "stopped", "finished")
 _NAMED = ("scheme", "data", "model")
 
 
-@dataclass(frozen=True)
-class ListRow:
-    """A run, or an experiment of many, in the list; the names are those of ``--json``."""
-
-    path: Path
-    kind: str  # run, experiment
-    state: str  # running, stopped, finished, failed
-    reason: str  # why it failed or stopped, where that is known
-    count: int  # rounds done; of an experiment, runs
-    planned_count: int  # likewise, in the end; 0 where unknown
-    traffic: int  # bytes, down and up
-    seconds: float  # of all rounds; of an experiment, of all its runs
-    changed_at: float  # in seconds since 1970
-    scores: Mapping[str, float] = field(default_factory=dict)  # after the last evaluation
-    outline: RunOutline | None = None  # of a run
-
-    def text(self, key: str) -> str:
-        """The value of a key of the configuration, as ``scheme.name``; empty where it has none."""
-        return "" if self.outline is None else self.outline.text(key)
-
-    def as_json(self) -> dict[str, Any]:
-        """All of it as plain values."""
-        units = "rounds" if self.kind == "run" else "runs"
-        settings = {n: self.text(f"{n}.name") or None for n in _NAMED}
-        moment = datetime.fromtimestamp(self.changed_at, UTC).isoformat(timespec="seconds")
-        return {
-            "path": str(self.path),
-            "kind": self.kind,
-            "state": self.state,
-            "reason": self.reason or None,
-            units: self.count,
-            f"{units}_planned": self.planned_count or None,
-            **(settings if self.kind == "run" else {}),
-            **{f"test_{n}": v if math.isfinite(v) else None for n, v in self.scores.items()},
-            "traffic": self.traffic,
-            "seconds": round(self.seconds, 3),
-            "changed": moment if self.changed_at else None,
-        }
+def rows_of(outline: Outline, with_runs: bool = False) -> list[Outline]:
+    """The row of a run or an experiment; `with_runs`, those of an experiment's runs follow."""
+    if isinstance(outline, RunOutline) or not with_runs:
+        return [outline]
+    return [outline, *outline.runs]
 
 
-def rows_of(outline: RunOutline | ExperimentOutline, with_runs: bool = False) -> Iterator[ListRow]:
-    """The row of a run; or the row of an experiment and, `with_runs`, those of its runs."""
-    if isinstance(outline, RunOutline):
-        yield ListRow(
-            outline.path,
-            "run",
-            outline.phase,
-            outline.reason,
-            outline.rounds,
-            outline.rounds_planned,
-            outline.traffic,
-            outline.seconds,
-            outline.changed_at,
-            outline.scores,
-            outline,
-        )
-        return
-    yield ListRow(
-        outline.path,
-        "experiment",
-        outline.phase,
-        outline.reason,
-        outline.runs_ended,
-        outline.runs_planned,
-        sum(run.traffic for run in outline.runs),
-        sum(run.seconds for run in outline.runs),
-        outline.changed_at,
-    )
-    if with_runs:
-        for run in outline.runs:
-            yield from rows_of(run)
+def _text(row: Outline, key: str) -> str:
+    """The value of a key of the configuration; empty where there is none."""
+    return row.text(key) if isinstance(row, RunOutline) else ""
 
 
-_ORDERS: dict[str, Callable[[ListRow], Any]] = {
+def _kind(row: Outline) -> str:
+    return "run" if isinstance(row, RunOutline) else "experiment"
+
+
+def _counts(row: Outline) -> tuple[int, int]:
+    """Rounds that are done and planned; of an experiment, runs. A planned 0 is unknown."""
+    if isinstance(row, RunOutline):
+        return row.rounds, row.rounds_planned
+    return row.runs_ended, row.runs_planned
+
+
+def plain_row(row: Outline) -> dict[str, Any]:
+    """How a run or an experiment stands, as plain values for ``--json``."""
+    is_run = isinstance(row, RunOutline)
+    units = "rounds" if is_run else "runs"
+    done, planned = _counts(row)
+    moment = datetime.fromtimestamp(row.changed_at, UTC).isoformat(timespec="seconds")
+    return {
+        "path": str(row.path),
+        "kind": _kind(row),
+        "state": row.phase,
+        "reason": row.reason or None,
+        units: done,
+        f"{units}_planned": planned or None,
+        **({name: _text(row, f"{name}.name") or None for name in _NAMED} if is_run else {}),
+        **{f"test_{n}": v if math.isfinite(v) else None for n, v in row.scores.items()},
+        "traffic": row.traffic,
+        "seconds": round(row.seconds, 3),
+        "changed": moment if row.changed_at else None,
+    }
+
+
+_ORDERS: dict[str, Callable[[Outline], Any]] = {
     "name": lambda row: str(row.path),
-    "state": lambda row: _STATES.index(row.state),
-    "rounds": lambda row: -row.count / max(1, row.planned_count),
+    "state": lambda row: _STATES.index(row.phase),
+    "rounds": lambda row: -_share_done(row),
     "accuracy": lambda row: -_or(row.scores.get("accuracy"), -math.inf),
     "loss": lambda row: _or(row.scores.get("loss"), math.inf),
-    "scheme": lambda row: row.text("scheme.name"),
-    "data": lambda row: row.text("data.name"),
-    "model": lambda row: row.text("model.name"),
+    "scheme": lambda row: _text(row, "scheme.name"),
+    "data": lambda row: _text(row, "data.name"),
+    "model": lambda row: _text(row, "model.name"),
     "traffic": lambda row: -row.traffic,
     "changed": lambda row: -row.changed_at,
     "took": lambda row: -row.seconds,
 }  # the best, the most, the latest first
 
 
+def _share_done(row: Outline) -> float:
+    done, planned = _counts(row)
+    return done / max(1, planned)
+
+
 def _or(value: float | None, otherwise: float) -> float:
     return otherwise if value is None or math.isnan(value) else value
 
 
-def sort_rows(rows: Sequence[ListRow], key: str, reverse: bool = False) -> list[ListRow]:
+def sort_rows(rows: Sequence[Outline], key: str, reverse: bool = False) -> list[Outline]:
     """Rows in the order of a key; an unknown one is refused."""
     if key not in _ORDERS:
         raise ConfigError(f"--sort: {plain(key, 40)!r} is not one of {', '.join(_ORDERS)}")
     return sorted(sorted(rows, key=_ORDERS["name"]), key=_ORDERS[key], reverse=reverse)
 
 
-def select_rows(rows: Sequence[ListRow], conditions: Sequence[str]) -> list[ListRow]:
+def select_rows(rows: Sequence[Outline], conditions: Sequence[str]) -> list[Outline]:
     """The rows that meet all conditions.
 
-    Args:
-        rows: any.
-        conditions: as ``state=stopped``, ``local.lr=0.1`` (any key of the configuration) or
-            ``scheme=r*``; a word without ``=`` is looked for in the path and the names.
+    A condition is like ``state=stopped``, ``local.lr=0.1`` (any key of the configuration) or
+    ``scheme=r*``; a word without ``=`` is searched in the path and the names.
     """
     for condition in conditions:
         key, sign, pattern = condition.partition("=")
@@ -150,18 +125,16 @@ def select_rows(rows: Sequence[ListRow], conditions: Sequence[str]) -> list[List
     return list(rows)
 
 
-def _words(row: ListRow) -> list[str]:
-    return [str(row.path), row.state, *(row.text(f"{n}.name") for n in _NAMED)]
+def _words(row: Outline) -> list[str]:
+    return [str(row.path), row.phase, *(_text(row, f"{n}.name") for n in _NAMED)]
 
 
-def _value(row: ListRow, key: str) -> object:
+def _value(row: Outline, key: str) -> object:
     """The value of the key of a condition; None where a row has none."""
-    simple = {"state": row.state, "kind": row.kind, "name": row.path.name}
-    if key in simple:
-        return simple[key]
-    if row.outline is None:
-        return None
-    return row.outline.value(f"{key}.name" if key in _NAMED else key)
+    simple = {"state": row.phase, "kind": _kind(row), "name": row.path.name}
+    if key in simple or not isinstance(row, RunOutline):
+        return simple.get(key)
+    return row.value(f"{key}.name" if key in _NAMED else key)
 
 
 def _meets(value: object, pattern: str) -> bool:
@@ -180,22 +153,25 @@ def _meets(value: object, pattern: str) -> bool:
     return fnmatchcase(str(value), pattern)
 
 
-_CELLS: dict[str, Callable[[ListRow, float], str]] = {
-    "state": lambda row, _: row.state,
-    "rounds": lambda row, _: (
-        f"{row.count}/{row.planned_count or '?'}{' runs' if row.kind == 'experiment' else ''}"
-    ),
+_CELLS: dict[str, Callable[[Outline, float], str]] = {
+    "state": lambda row, _: row.phase,
+    "rounds": lambda row, _: _progress(row),
     "accuracy": lambda row, _: _headline(row.scores),
     "loss": lambda row, _: f"{row.scores['loss']:.4f}" if "loss" in row.scores else "",
-    "scheme": lambda row, _: row.text("scheme.name"),
-    "data": lambda row, _: row.text("data.name"),
-    "model": lambda row, _: row.text("model.name"),
+    "scheme": lambda row, _: _text(row, "scheme.name"),
+    "data": lambda row, _: _text(row, "data.name"),
+    "model": lambda row, _: _text(row, "model.name"),
     "traffic": lambda row, _: si(row.traffic, "B"),
     "changed": lambda row, now: ago(row.changed_at, now),
     "took": lambda row, _: duration(row.seconds),
 }
 # left out where there is no room, the first one first
 _DISPENSABLE = ("loss", "traffic", "model", "took", "data", "scheme", "changed", "accuracy")
+
+
+def _progress(row: Outline) -> str:
+    done, planned = _counts(row)
+    return f"{done}/{planned or '?'}{'' if isinstance(row, RunOutline) else ' runs'}"
 
 
 def score_text(name: str, value: float) -> str:
@@ -230,14 +206,10 @@ def ago(moment: float, now: float) -> str:
     return "now" if now - moment < 1 else f"{duration(now - moment)} ago"
 
 
-def list_table(rows: Sequence[ListRow], base: Path, now: float, console: Console) -> Table:
-    """A table as wide as the console, without the columns that it has no room for.
+def list_table(rows: Sequence[Outline], base: Path, now: float, console: Console) -> Table:
+    """A table as wide as the console, without the columns that do not fit.
 
-    Args:
-        rows: any.
-        base: paths are shown from here.
-        now: seconds since 1970.
-        console: where it will be shown.
+    Paths are relative to `base`; `now` is in seconds since 1970.
     """
     cells = {h: [cell(row, now) for row in rows] for h, cell in _CELLS.items()}
     headings = [h for h, column in cells.items() if any(column) or h in ("state", "rounds")]
@@ -255,9 +227,9 @@ def list_table(rows: Sequence[ListRow], base: Path, now: float, console: Console
         side = "left" if heading in ("state", *_NAMED) else "right"
         table.add_column(heading, justify=side, no_wrap=True)  # type: ignore[arg-type]
     for place, row in enumerate(rows):
-        style = STATE_STYLES[row.state]
+        style = STATE_STYLES[row.phase]
         texts = [Text(cells[h][place], style if h == "state" else "") for h in headings]
-        table.add_row(Text(names[place], "bold" if row.kind == "experiment" else ""), *texts)
+        table.add_row(Text(names[place], "" if isinstance(row, RunOutline) else "bold"), *texts)
     return table
 
 

@@ -12,7 +12,7 @@ from pydantic_core import from_json
 
 from submodel.comparison.outline import ExperimentOutline, is_experiment, read_experiment
 from submodel.core.errors import SubmodelError, plain
-from submodel.report.listing import rows_of
+from submodel.report.listing import plain_row
 from submodel.runs.folder import RunFolder, is_run
 from submodel.runs.metrics import Metrics
 from submodel.runs.outline import RunOutline, read_lines, read_outline, sum_of
@@ -90,20 +90,18 @@ def look_once(path: Path) -> RunView | ExperimentOutline:
 def snapshot(path: Path) -> dict[str, Any]:
     """How a run or an experiment stands, as plain values: `submodel watch --json`."""
     sight = look_once(path)
-    if isinstance(sight, RunView):
-        (row,) = rows_of(sight.outline)
+    if isinstance(sight, ExperimentOutline):
         return {
-            **row.as_json(),
-            "seconds_left": sight.seconds_left() if sight.outline.phase == "running" else None,
-            "last_round": sight.lines[-1] if sight.lines else None,
-            "devices": [asdict(device) for device in sight.devices],
-            "warnings": list(sight.warnings),
+            **plain_row(sight),
+            "seconds_left": sight.seconds_left(),
+            "begun_runs": [plain_row(run) for run in sight.runs],
         }
-    row, *runs = rows_of(sight, with_runs=True)
     return {
-        **row.as_json(),
-        "seconds_left": sight.seconds_left(),
-        "begun_runs": [run.as_json() for run in runs],
+        **plain_row(sight.outline),
+        "seconds_left": sight.seconds_left() if sight.outline.phase == "running" else None,
+        "last_round": sight.lines[-1] if sight.lines else None,
+        "devices": [asdict(device) for device in sight.devices],
+        "warnings": list(sight.warnings),
     }
 
 

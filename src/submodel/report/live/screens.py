@@ -213,8 +213,7 @@ def _facts_of_experiment(outline: ExperimentOutline, now: float) -> list[tuple[s
         plan += f", {progress.parallel} runs at a time"
     else:
         plan = f"{work_done:.0f} of {whole:.0f} rounds, {progress.parallel} runs at a time"
-    took = duration(sum(run.seconds for run in outline.runs))
-    traffic = si(sum(run.traffic for run in outline.runs), "B")
+    took, traffic = duration(outline.seconds), si(outline.traffic, "B")
     last_change = ago(outline.changed_at, now)
     return [
         ("", Text(outline.reason, "red")),
