@@ -31,8 +31,8 @@ from torch.autograd.profiler_util import FunctionEvent
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from submodel.algorithm.dispatch import Dispatcher
+from submodel.algorithm.round_statistics import RoundStatistics
 from submodel.algorithm.rounds import initial_state, plan
-from submodel.algorithm.tally import Tally
 from submodel.algorithm.types import Assignment, Setup
 from submodel.engines.batched.forward import WideForward
 from submodel.engines.batched.stack import Stack, StackedLoss
@@ -71,7 +71,7 @@ OTHER = "Python and other"
 _LAP = "lap: "
 
 
-class _MarkedTally(Tally):
+class _MarkedStatistics(RoundStatistics):
     """Shows the profiler where a phase ends."""
 
     def lap(self, phase: str) -> None:
@@ -111,7 +111,7 @@ def of_training(events: Iterable[FunctionEvent]) -> dict[str, float]:
 def _profiled(ours: Ours) -> tuple[Report, dict[str, float]]:
     """A round, and the seconds of its operators."""
     with (
-        patch("submodel.algorithm.rounds.Tally", _MarkedTally),
+        patch("submodel.algorithm.rounds.RoundStatistics", _MarkedStatistics),
         profile(activities=[ProfilerActivity.CPU], acc_events=True) as profiler,
     ):
         report = ours.round()

@@ -15,8 +15,8 @@ import pytest
 from submodel.config.reading import section_class
 from submodel.config.sections import TRACKERS, Config
 from submodel.core.registry import Registry, find
-from submodel.data.registry import AUGMENTATIONS, TOKENS
-from submodel.tasks.registry import METRICS
+from submodel.data.builtin_data import AUGMENTATIONS, TOKENS
+from submodel.tasks.builtin_tasks import METRICS
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT / "docs/extending").glob("*.md"))

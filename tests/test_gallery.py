@@ -13,7 +13,7 @@ from tools.gallery.scenes import ANIMATIONS, ROUNDS, SCENES, UNITS, play
 from tools.gallery.strips import draw_strips
 from tools.packages import ROOT
 
-from submodel.schemes.registry import SCHEMES
+from submodel.schemes.builtin_schemes import SCHEMES
 
 PAGE = (ROOT / "docs/gallery.md").read_text("utf-8")
 TRAINED = {"importance", "pruned"}  # drawn from a run

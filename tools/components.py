@@ -14,8 +14,8 @@ from submodel.config.reading import section_class
 from submodel.config.sections import TRACKERS
 from submodel.core.options import Section
 from submodel.core.registry import Registry
-from submodel.data.registry import AUGMENTATIONS
-from submodel.tasks.registry import METRICS
+from submodel.data.builtin_data import AUGMENTATIONS
+from submodel.tasks.builtin_tasks import METRICS
 
 NAMED_IN_LISTS: dict[str, dict[str, Registry[Any]]] = {
     "task": {"metrics": METRICS},

@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from submodel.algorithm import tally
+from submodel.algorithm import round_statistics
 from submodel.config import parse
 from submodel.config.setup import prepare
 from submodel.data.examples import Dataset, Examples
@@ -51,7 +51,7 @@ def _peak() -> int:
 def train(scheme: str, width: int, layers: int, vocabulary: int, length: int, rounds: int) -> Any:
     """A run in this process: its parameters, peak, and processor time by phase of every round."""
     clock = SimpleNamespace(perf_counter=time.process_time)  # others may use the machine
-    for module in (tally, standard):
+    for module in (round_statistics, standard):
         vars(module)["time"] = clock
     torch.manual_seed(0)
     training_part, test_part = (_examples(count, vocabulary, length) for count in (32, 4))

@@ -21,9 +21,9 @@ from submodel.config.problems import as_own
 from submodel.core.amounts import parse_capacity
 from submodel.core.errors import ConfigError, refuse
 from submodel.data import Dataset
+from submodel.data.builtin_data import PARTITIONS
 from submodel.data.examples import as_dataset
 from submodel.data.partitions import parse_lists
-from submodel.data.registry import PARTITIONS
 from submodel.model.axes import Axes, Dimension
 from submodel.model.axes.layout import Indices
 from submodel.model.axes.verify import Outputs

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from submodel.algorithm.dispatch import cut_of
 from submodel.algorithm.packing import PackedTensors, mask_bytes, pack_cut, unpack_cut
+from submodel.algorithm.round_statistics import RoundStatistics
 from submodel.algorithm.rounds import initial_state
-from submodel.algorithm.tally import Tally
 from submodel.algorithm.types import Assignment
 from submodel.engines.serial import SerialEngine
 from submodel.model.cost import CostModel
@@ -63,9 +63,9 @@ def test_packed_cuts_come_back_bit_for_bit_and_are_as_large_as_the_books_say(
         cut = cut_of(setup, Assignment(3, 1, capacity))
         for masks in (False, True) if granularity == "coordinate" else (False,):
             packed = assert_round_trip(cut, whole, masks)
-            tally = Tally(setup.axes, whole, costs, sends_masks=masks)
-            tally.send(cut)
-            counts: list[Any] = tally.books()["counts"]
+            statistics = RoundStatistics(setup.axes, whole, costs, sends_masks=masks)
+            statistics.send(cut)
+            counts: list[Any] = statistics.as_dict()["counts"]
             assert packed.size == counts[0]
             assert packed.size - pack_cut(cut, gather(cut, whole)).size == masks * mask_bytes(
                 cut, shapes

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from submodel.algorithm.merge import SELECTIVE, Accumulator
 from submodel.algorithm.merge.products import Products, factorise
+from submodel.algorithm.round_statistics import RoundReport
 from submodel.algorithm.rounds import initial_state
-from submodel.algorithm.tally import RoundReport
 from submodel.algorithm.types import Setup, State
 from submodel.config import parse
 from submodel.config.setup import prepare

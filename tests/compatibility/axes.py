@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import submodel
 from submodel.model import Axes, ModelContext, prefix_cut
 from submodel.model.axes.declare import axes_fingerprint, from_json, to_json
-from submodel.model.registry import MODELS
+from submodel.model.builtin_models import MODELS
 from tests.compatibility.case import Case, Observation, differences
 
 CAPACITIES = (0.5, 0.25)

@@ -16,8 +16,8 @@ from submodel import plugins
 from submodel.config import parse, to_toml
 from submodel.core import ConfigError
 from submodel.schemes import Draw, Mask, Static
-from submodel.schemes.registry import SCHEMES
-from submodel.tasks.registry import SCHEDULES
+from submodel.schemes.builtin_schemes import SCHEMES
+from submodel.tasks.builtin_tasks import SCHEDULES
 from submodel.testing import check_scheme
 from tests.support.commands import Command
 

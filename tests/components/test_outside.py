@@ -23,13 +23,13 @@ from submodel.config.reading import section_class
 from submodel.config.sections import TRACKERS, Config
 from submodel.config.setup import prepare
 from submodel.core import ConfigError, Registry
-from submodel.data.registry import AUGMENTATIONS, TOKENS
+from submodel.data.builtin_data import AUGMENTATIONS, TOKENS
 from submodel.runs.checkpoint import model_sha256
 from submodel.runs.folder import RunFolder
 from submodel.runs.loop import run_rounds
 from submodel.runs.training import Training
-from submodel.schemes.registry import SCHEMES
-from submodel.tasks.registry import METRICS
+from submodel.schemes.builtin_schemes import SCHEMES
+from submodel.tasks.builtin_tasks import METRICS
 from tests.support.commands import Command
 
 OUTSIDE = Path(__file__).parent / "outside"

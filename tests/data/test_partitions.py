@@ -18,6 +18,7 @@ from submodel.config.parts import split_data
 from submodel.config.setup import prepare
 from submodel.core.errors import ConfigError, DataError
 from submodel.data import Partition, Population, dataset, digits, limit
+from submodel.data.builtin_data import PARTITIONS
 from submodel.data.examples import choose_balanced
 from submodel.data.partitions import (
     Dirichlet,
@@ -26,7 +27,6 @@ from submodel.data.partitions import (
     check_parts,
     flower_partition,
 )
-from submodel.data.registry import PARTITIONS
 
 LABELS = digits().train.y.numpy()
 

@@ -18,7 +18,7 @@ from submodel.config import parse, to_toml
 from submodel.report.live.following import snapshot
 from submodel.report.live.terminal import show_once
 from submodel.report.page import page_data
-from submodel.report.plots.registry import FIGURES
+from submodel.report.plots.figure_kinds import FIGURES
 from submodel.runs.folder import FullScores, RunFolder
 from tests.deep import mutate
 from tests.deep.reader import Reader

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from submodel.core.files import read_text
-from submodel.data.registry import TOKENS
+from submodel.data.builtin_data import TOKENS
 from submodel.data.text.streams import read_table
 from submodel.data.text.tokens import TokensContext, read_tokens
 

@@ -16,13 +16,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
-from submodel.algorithm.registry import PROJECTIONS, RULES, STEPS
+from submodel.algorithm.builtin_rules import PROJECTIONS, RULES, STEPS
 from submodel.config import Config
 from submodel.core.registry import Registry
-from submodel.data.registry import AUGMENTATIONS, PARTITIONS, SOURCES, TOKENS
-from submodel.model.registry import MODELS
-from submodel.schemes.registry import SCHEMES
-from submodel.tasks.registry import LOSSES, METRICS, OPTIMISERS, SCHEDULES, TASKS
+from submodel.data.builtin_data import AUGMENTATIONS, PARTITIONS, SOURCES, TOKENS
+from submodel.model.builtin_models import MODELS
+from submodel.schemes.builtin_schemes import SCHEMES
+from submodel.tasks.builtin_tasks import LOSSES, METRICS, OPTIMISERS, SCHEDULES, TASKS
 from tests.support.schemes import VARIANTS, Sections, joined
 
 _WORDS = ["time", "night", "day", "love", "heart", "eye", "world", "sweet", "fair", "thou", "thy"]

@@ -11,8 +11,8 @@ from torch import nn
 
 import submodel
 from submodel.algorithm.execution import Engine
+from submodel.algorithm.round_statistics import RoundReport
 from submodel.algorithm.rounds import initial_state, output_step, step
-from submodel.algorithm.tally import RoundReport
 from submodel.algorithm.types import Setup, State
 from submodel.config import parse
 from submodel.config.setup import prepare

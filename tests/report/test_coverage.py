@@ -41,9 +41,9 @@ def updates(monkeypatch: pytest.MonkeyPatch) -> list[Update]:
     merged: list[Update] = []
     add = rounds._add
 
-    def note(setup: Any, cells: Any, update: Update, tally: Any) -> bool:
+    def note(setup: Any, cells: Any, update: Update, statistics: Any) -> bool:
         merged.append(update)
-        return add(setup, cells, update, tally)
+        return add(setup, cells, update, statistics)
 
     monkeypatch.setattr(rounds, "_add", note)
     return merged

@@ -17,7 +17,7 @@ from submodel.core.errors import ConfigError, SubmodelError
 from submodel.drawing.style import SINGLE
 from submodel.report.grouping import group_arms, spell_settings
 from submodel.report.page import page_data
-from submodel.report.plots.registry import FIGURES, find_figure
+from submodel.report.plots.figure_kinds import FIGURES, find_figure
 from submodel.report.plots.series import label_of, read_series
 from tests.support.records import make_comparison
 from tests.support.run_folders import make_run

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from submodel.algorithm.tally import HoldingBook
+from submodel.algorithm.round_statistics import HoldingsRecorder
 from submodel.algorithm.types import Assignment
 from submodel.config import parse
 from submodel.model.axes import Axes
@@ -94,12 +94,12 @@ def test_processes_tell_together_what_one_does() -> None:
 
     cuts = [UnitCut(axes, {"hidden": np.array(units)}) for units in ([0, 1], [0, 1], [5])]
     takers = [Assignment(0, client, 0.25, place) for place, client in enumerate((4, 6, 9))]
-    alone = HoldingBook(axes.sizes)
-    halves = [HoldingBook(axes.sizes), HoldingBook(axes.sizes)]
+    alone = HoldingsRecorder(axes.sizes)
+    halves = [HoldingsRecorder(axes.sizes), HoldingsRecorder(axes.sizes)]
     for place in (2, 0, 1):
         alone.note(takers[place], cuts[place])
         halves[place % 2].note(takers[place], cuts[place])
-    halves[1].merge([half.plain() for half in halves])
+    halves[1].merge([half.as_dict() for half in halves])
     assert halves[1].close() == alone.close()
     assert [cut.clients for cut in alone.close().cuts] == [(4, 6), (9,)]
 

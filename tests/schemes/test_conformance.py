@@ -34,7 +34,7 @@ from submodel.schemes import (
     units_held,
     window_problems,
 )  # fmt: skip
-from submodel.schemes.registry import SCHEMES
+from submodel.schemes.builtin_schemes import SCHEMES
 from submodel.tasks.training import LocalWork
 from submodel.testing import check_scheme
 

@@ -32,7 +32,7 @@ from submodel.schemes import (
     Observation,
     Rolling,
 )
-from submodel.schemes.registry import SCHEMES
+from submodel.schemes.builtin_schemes import SCHEMES
 from submodel.tasks.training import batches
 from tests.support.common import tiny_images
 from tests.support.nets import Joined, six

@@ -39,8 +39,8 @@ from submodel.schemes import (
     problems_of,
     units_held,
 )
+from submodel.schemes.builtin_schemes import GROUP, SCHEMES
 from submodel.schemes.draw import ModelKnowledge
-from submodel.schemes.registry import GROUP, SCHEMES
 from submodel.testing import check_scheme
 from tests.model.nets import IMAGE, VECTOR, Net
 from tests.model.zoo.transformer import VisionTransformer

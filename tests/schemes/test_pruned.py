@@ -20,8 +20,8 @@ from submodel.algorithm.dispatch import cut_of, knowledge_of
 from submodel.algorithm.evaluation import evaluate_capacities, evaluate_model
 from submodel.algorithm.execution import ALONE, Engine
 from submodel.algorithm.packing import mask_bytes
+from submodel.algorithm.round_statistics import RoundReport, RoundStatistics
 from submodel.algorithm.rounds import initial_state, plan
-from submodel.algorithm.tally import RoundReport, Tally
 from submodel.algorithm.types import Setup, State
 from submodel.config import parse
 from submodel.config.setup import prepare
@@ -182,11 +182,13 @@ def by_autograd(setup: Setup, state: State) -> dict[str, Tensor]:
     return {name: t / weights for name, t in total.items()}
 
 
-def measured(setup: Setup, state: State, engine: Engine) -> tuple[dict[str, Tensor], Tally]:
+def measured(
+    setup: Setup, state: State, engine: Engine
+) -> tuple[dict[str, Tensor], RoundStatistics]:
     costs = CostModel(setup.module, setup.clients.dataset.example)
-    tally = Tally(setup.axes, state.tensors, costs)
-    found = squared_gradients(setup, state, engine, plan(setup, 0), ALONE, tally, {})
-    return found, tally
+    statistics = RoundStatistics(setup.axes, state.tensors, costs)
+    found = squared_gradients(setup, state, engine, plan(setup, 0), ALONE, statistics, {})
+    return found, statistics
 
 
 @pytest.mark.parametrize("model", ["mlp", "cnn"])

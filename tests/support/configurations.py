@@ -15,7 +15,7 @@ from submodel.config import Config, DevicesSection, parse
 from submodel.config.reading import section_class
 from submodel.core.errors import ConfigError
 from submodel.core.registry import Registry
-from submodel.schemes.registry import SCHEMES
+from submodel.schemes.builtin_schemes import SCHEMES
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 SCALARS = st.one_of(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from submodel.algorithm.execution import Engine
+from submodel.algorithm.round_statistics import RoundReport
 from submodel.algorithm.rounds import OneModel, initial_state, step
-from submodel.algorithm.tally import RoundReport
 from submodel.algorithm.types import Setup, State
 from submodel.engines.serial import SerialEngine
 from submodel.model.cost import CostModel

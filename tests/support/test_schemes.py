@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from submodel.config import parse
-from submodel.schemes.registry import SCHEMES
+from submodel.schemes.builtin_schemes import SCHEMES
 from tests.support.schemes import (
     AT_CAPACITY_ONE,
     CASES,

@@ -18,8 +18,8 @@ from torch.nn import functional
 import submodel
 from submodel.core.errors import ConfigError, SubmodelError
 from submodel.runs.checkpoint import model_sha256
+from submodel.tasks.builtin_tasks import METRICS
 from submodel.tasks.metrics import BatchMetric, MetricContext
-from submodel.tasks.registry import METRICS
 from submodel.tasks.task import make_metrics
 
 FACTS = MetricContext(classes=7, bytes_per_token=2.0)

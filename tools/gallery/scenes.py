@@ -22,7 +22,7 @@ from submodel.runs.folder import RunFolder
 from submodel.runs.holdings_file import ModelOutline
 from submodel.runs.loop import run_rounds
 from submodel.runs.training import Training
-from submodel.schemes.registry import SCHEMES
+from submodel.schemes.builtin_schemes import SCHEMES
 from submodel.schemes.scheme import SchemeContext, sends_masks
 
 ROUNDS = UNITS = 24

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from submodel.algorithm.execution import Bundle, Engine, Group
 from submodel.algorithm.merge import FILL_IN, Accumulator
-from submodel.algorithm.tally import Tally
+from submodel.algorithm.round_statistics import RoundStatistics
 from submodel.algorithm.types import Assignment, Failure, Setup, State, Task
 from submodel.core.errors import DivergedError, SilentRoundError
 from submodel.model.cost import CostModel
@@ -30,9 +30,9 @@ def adapt_state(
     costs: CostModel,
     assignments: Sequence[Assignment],
     group: Group,
-    tally: Tally,
+    statistics: RoundStatistics,
 ) -> State:
-    """The state with which the round begins; what the clients did for it is in the tally."""
+    """The state with which the round begins; with the statistics of what clients did."""
     now = Adaptation(
         setup.seed,
         state.round,
@@ -40,11 +40,13 @@ def adapt_state(
         [name for name, _ in setup.module.named_parameters()],
         setup.population.capacities,
         state.recall("scheme"),
-        lambda masks: squared_gradients(setup, state, engine, assignments, group, tally, masks),
+        lambda masks: squared_gradients(
+            setup, state, engine, assignments, group, statistics, masks
+        ),
         costs.flops_per_weight,
     )
     tensors, memory = setup.scheme.adapt(now)
-    tally.lap("adapt")
+    statistics.lap("adapt")
     return replace(state, tensors=dict(tensors)).remember("scheme", memory)
 
 
@@ -54,7 +56,7 @@ def squared_gradients(
     engine: Engine,
     assignments: Sequence[Assignment],
     group: Group,
-    tally: Tally,
+    statistics: RoundStatistics,
     masks: Mapping[str, Tensor],
 ) -> dict[str, Tensor]:
     """The mean over the clients of grad f_i(w)^2, for every parameter, in full shape.
@@ -79,21 +81,21 @@ def squared_gradients(
     for bundle in group.share(engine.bundles(whole)):
         for update in engine.run(tasks(bundle)):
             if isinstance(update, Failure):
-                tally.miss(update.assignment.client, update.reason)
+                statistics.miss(update.assignment.client, update.reason)
                 continue
             gradient = gradients(state.tensors, update.tensors, zeros)
             squares = {n: g.square() for n, g in gradient.items()}
             weight = setup.weight(update.examples)
-            tally.book_gradients(cut_sent, zeros, update.examples_used)
+            statistics.count_gradients(cut_sent, zeros, update.examples_used)
             if reason := accumulator.refusal(WHOLE, squares, weight) or update.unusable:
-                tally.refuse(update.assignment.client, f"its gradient: {reason}")
+                statistics.refuse(update.assignment.client, f"its gradient: {reason}")
             else:
                 accumulator.add(WHOLE, squares, weight)
-    # only sums are exchanged here: the tally keeps its own part of the books until the round's end
-    group.reduce([accumulator], Tally(setup.axes, state.tensors, tally.costs))
+    # only sums are exchanged here; each process keeps its own statistics until the round's end
+    group.reduce([accumulator], RoundStatistics(setup.axes, state.tensors, statistics.costs))
     if not accumulator.count:
-        if tally.missing:
-            raise SilentRoundError(f"round {state.round + 1}: no gradient ({tally.why()})")
+        if statistics.missing:
+            raise SilentRoundError(f"round {state.round + 1}: no gradient ({statistics.why()})")
         raise DivergedError(f"round {state.round + 1}: no client has a finite gradient")
     return everything | accumulator.merge()
 
@@ -103,13 +105,13 @@ def observe(
     state: State,
     engine: Engine,
     tasks: Iterable[Task],
-    tally: Tally,
+    statistics: RoundStatistics,
     observers: Sequence[Scheme],
 ) -> None:
     """Note what schemes see of clients and their sub-models, before they train."""
     for task in tasks:
-        tally.note(_notes(setup, state, engine, task, observers))
-        tally.lap("observe")
+        statistics.note(_notes(setup, state, engine, task, observers))
+        statistics.lap("observe")
 
 
 def _notes(

@@ -11,7 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from submodel.algorithm.merge import Accumulator
-from submodel.algorithm.tally import Tally
+from submodel.algorithm.round_statistics import RoundStatistics
 from submodel.algorithm.types import Assignment, Failure, Outcome, Task, Update
 
 
@@ -62,7 +62,7 @@ class Group(Protocol):
         """The bundles of this process."""
         ...
 
-    def reduce(self, accumulators: Sequence[Accumulator], tally: Tally) -> None:
+    def reduce(self, accumulators: Sequence[Accumulator], statistics: RoundStatistics) -> None:
         """Let every process hold the sums and the books of all."""
         ...
 
@@ -78,7 +78,7 @@ class Alone:
         """All of them."""
         return bundles
 
-    def reduce(self, accumulators: Sequence[Accumulator], tally: Tally) -> None:
+    def reduce(self, accumulators: Sequence[Accumulator], statistics: RoundStatistics) -> None:
         """There is nobody else."""
 
     def spread(self, count: int, work: Callable[[int], Tensor]) -> list[Tensor]:
@@ -90,15 +90,15 @@ ALONE = Alone()
 
 
 class Workers:
-    """An engine and the processes that share a run: what they do is booked in a tally."""
+    """An engine and the processes that share a run: what they do is booked in a statistics."""
 
-    def __init__(self, engine: Engine, group: Group, tally: Tally) -> None:
-        self._engine, self._group, self._tally = engine, group, tally
+    def __init__(self, engine: Engine, group: Group, statistics: RoundStatistics) -> None:
+        self._engine, self._group, self._statistics = engine, group, statistics
 
     def share(self, assignments: Sequence[Assignment]) -> Sequence[Bundle]:
         """The part of a round for this process, as bundles of clients that train together."""
         bundles = self._group.share(self._engine.bundles(assignments))
-        self._tally.lap("plan")
+        self._statistics.lap("plan")
         return bundles
 
     def train(self, tasks: Iterable[Task]) -> Iterator[Update]:
@@ -107,23 +107,23 @@ class Workers:
         Tasks are made one at a time, as the engine asks for them.
         """
         for outcome in self._engine.run(self._send(tasks)):
-            self._tally.lap("train")
+            self._statistics.lap("train")
             if isinstance(outcome, Failure):
-                self._tally.miss(outcome.assignment.client, outcome.reason)
+                self._statistics.miss(outcome.assignment.client, outcome.reason)
             else:
                 yield outcome
-        self._tally.lap("train")
+        self._statistics.lap("train")
 
     def _send(self, tasks: Iterable[Task]) -> Iterator[Task]:
         waiting = iter(tasks)
         while True:
-            self._tally.lap("train")
+            self._statistics.lap("train")
             if (task := next(waiting, None)) is None:
                 return
-            self._tally.send(task.cut)
+            self._statistics.send(task.cut)
             yield task
 
     def reduce(self, accumulators: Sequence[Accumulator]) -> None:
         """Let every process hold the sums and the books of all."""
-        self._group.reduce(accumulators, self._tally)
-        self._tally.lap("reduce")
+        self._group.reduce(accumulators, self._statistics)
+        self._statistics.lap("reduce")

@@ -19,7 +19,7 @@ from submodel.algorithm.adaptation import adapt_state, observe
 from submodel.algorithm.dispatch import ClientSlots, Dispatcher
 from submodel.algorithm.execution import ALONE, Engine, Group, Workers
 from submodel.algorithm.merge import FILL_IN, Accumulator, average, coverage, unsound
-from submodel.algorithm.tally import RoundReport, Tally, open_book
+from submodel.algorithm.round_statistics import RoundReport, RoundStatistics, holdings_recorder
 from submodel.algorithm.types import Assignment, Present, Setup, State, Task, Update
 from submodel.core.errors import DivergedError, SilentRoundError, SubmodelError
 from submodel.data import Population
@@ -99,23 +99,23 @@ def step(
     Returns:
         the state after the round, and what happened in it
     """
-    tally = Tally(
+    statistics = RoundStatistics(
         setup.axes,
         state.tensors,
         costs,
         sends_masks(setup.scheme),
         setup.transport,
         setup.travel,
-        open_book(setup, state),
+        holdings_recorder(setup, state),
     )
-    workers = Workers(engine, group, tally)
+    workers = Workers(engine, group, statistics)
 
     # 1. Sample the clients and their capacities; some schemes then adapt the model to them.
     present = setup.clients.present(state.round)
     assignments = plan(setup, state.round, present)
     bundles = workers.share(assignments)
     if setup.scheme.adapts(state.round):
-        state = adapt_state(setup, state, engine, costs, assignments, group, tally)
+        state = adapt_state(setup, state, engine, costs, assignments, group, statistics)
 
     # 2. Client i trains its sub-model m_i (.) w_r. In a scheme with cells, w_r is its cell's.
     work = replace(setup.work, lr=setup.work.lr * setup.schedule.factor(state.round))
@@ -131,32 +131,34 @@ def step(
     observers = observers_of(setup.scheme, state.round)
     for bundle in bundles:
         if observers:
-            observe(setup, state, engine, map(task, bundle.assignments), tally, observers)
+            observe(setup, state, engine, map(task, bundle.assignments), statistics, observers)
         for update in workers.train(map(task, bundle.assignments)):
-            if _add(setup, cells, update, tally):
+            if _add(setup, cells, update, statistics):
                 slots.take(update)
     workers.reduce(cells.accumulators)
-    _require_updates(tally, state.round)
+    _require_updates(statistics, state.round)
 
     # 4. The sums are merged; the server takes its step from there, and projects: w_{r+1}.
     if one_model is not None:
         one_model.is_torn = can_overwrite(setup, state, cells)
     new = slots.keep_in(_next(setup, state, cells, dispatchers[0], one_model))
     for sums in cells.accumulators:
-        tally.note(sums.notes)
-    return new, tally.report(coverage(cells.accumulators))
+        statistics.note(sums.notes)
+    return new, statistics.report(coverage(cells.accumulators))
 
 
-def _add(setup: Setup, cells: Cells, update: Update, tally: Tally) -> bool:
+def _add(setup: Setup, cells: Cells, update: Update, statistics: RoundStatistics) -> bool:
     """Guard an update and add it, or refuse it by name; whether it was added."""
     accumulator = cells.accumulators[cells.number(update.assignment.client)]
     if reason := _add_sound(setup, accumulator, update):
-        tally.refuse(update.assignment.client, reason)
+        statistics.refuse(update.assignment.client, reason)
         return False
     rule = setup.scheme.step_rule(update.assignment.capacity)
     passes = pass_cuts(rule, update.cut, update.passes, setup.least)
-    tally.accept(update.cut, update.examples_used, update.loss, passes, update.examples_counted)
-    tally.hold(update.assignment, update.cut)
+    statistics.accept(
+        update.cut, update.examples_used, update.loss, passes, update.examples_counted
+    )
+    statistics.hold(update.assignment, update.cut)
     return True
 
 
@@ -169,18 +171,18 @@ def _add_sound(setup: Setup, accumulator: Accumulator, update: Update) -> str | 
     return reason
 
 
-def _require_updates(tally: Tally, round_: int) -> None:
+def _require_updates(statistics: RoundStatistics, round_: int) -> None:
     """Raise if a round has nothing to merge."""
-    if tally.update_count:
+    if statistics.update_count:
         return
-    if not tally.refusals and not tally.missing:
+    if not statistics.refusals and not statistics.missing:
         raise SubmodelError(f"round {round_ + 1}: no client can hold what takes part in it")
-    if tally.missing:
-        raise SilentRoundError(f"round {round_ + 1}: no update to merge ({tally.why()})")
-    client, reason = next(iter(tally.refusals.items()))
+    if statistics.missing:
+        raise SilentRoundError(f"round {round_ + 1}: no update to merge ({statistics.why()})")
+    client, reason = next(iter(statistics.refusals.items()))
     hint = "" if reason == NOTHING_COUNTS else "; a smaller local.lr, or local.clip, may help"
     raise DivergedError(
-        f"round {round_ + 1}: all {len(tally.refusals)} updates were refused "
+        f"round {round_ + 1}: all {len(statistics.refusals)} updates were refused "
         f"(client {client}: {reason}){hint}"
     )
 
@@ -243,8 +245,8 @@ def output_step(
         batch_size=None,
         optimiser=setup.work.optimiser.plain(),
     )
-    tally = Tally(setup.axes, state.tensors, costs, travel=setup.travel)
-    workers = Workers(engine, group, tally)
+    statistics = RoundStatistics(setup.axes, state.tensors, costs, travel=setup.travel)
+    workers = Workers(engine, group, statistics)
     accumulator = replace(setup, rule=FILL_IN).begin_sums(setup.travel.of_update(state.tensors))
     present = setup.clients.present(None)
     everyone = [
@@ -261,16 +263,16 @@ def output_step(
         dispatcher = Dispatcher(replace(setup, scheme=scheme), state, work)
         for bundle in bundles:
             # whoever did not answer for one window is not waited for in each of the others
-            remaining = [a for a in bundle.assignments if str(a.client) not in tally.missing]
+            remaining = [a for a in bundle.assignments if str(a.client) not in statistics.missing]
             for update in workers.train(map(dispatcher.task, remaining)):
                 if reason := _add_sound(setup, accumulator, update):
-                    tally.refuse(update.assignment.client, reason)
+                    statistics.refuse(update.assignment.client, reason)
     workers.reduce([accumulator])
     if not accumulator.count:
-        kind = SilentRoundError if tally.missing else DivergedError
-        raise kind(f"output step: no update to merge ({tally.why()})")
-    if tally.missing or tally.refusals:
-        _log.warning("the output step was taken without %s", tally.why())
+        kind = SilentRoundError if statistics.missing else DivergedError
+        raise kind(f"output step: no update to merge ({statistics.why()})")
+    if statistics.missing or statistics.refusals:
+        _log.warning("the output step was taken without %s", statistics.why())
     return replace(state, tensors=_project(setup, {**state.tensors, **accumulator.merge()}))
 
 

@@ -26,9 +26,9 @@ from submodel.model.travel import Travel, travel_of
 from submodel.model.zoo.low_rank import FactorPair, factor_pairs
 from submodel.schemes import Scheme
 from submodel.schemes.scheme import Passes, StepRule
+from submodel.tasks.builtin_tasks import AbsentLabels
 from submodel.tasks.loss import NOTHING_COUNTS, Loss
 from submodel.tasks.metrics import BatchMetric
-from submodel.tasks.registry import AbsentLabels
 from submodel.tasks.schedule import Constant, Schedule
 from submodel.tasks.training import LocalWork
 

@@ -12,7 +12,7 @@ import typer
 from submodel.cli import completion
 from submodel.cli.common import AsJson, console, print_json
 from submodel.core.errors import ConfigError, SubmodelError, plain
-from submodel.report.plots.registry import FIGURES, find_figure
+from submodel.report.plots.figure_kinds import FIGURES, find_figure
 
 _FOLDER = Path("runs")
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from submodel.comparison.records import ArmRecord, put_together
 from submodel.config import Config
 from submodel.core.errors import ConfigError, refuse
-from submodel.schemes.registry import SCHEMES
+from submodel.schemes.builtin_schemes import SCHEMES
 
 EXCLUSIVE = "exclusive"
 """The arm that trains a model of every width, each by the clients that can hold it."""

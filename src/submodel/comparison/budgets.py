@@ -59,13 +59,13 @@ def round_cost(setup: Setup, state: State, costs: CostModel, kind: BudgetKind) -
     every shape of a sub-model has to be built for them.
     """
     from submodel.algorithm.dispatch import cut_of, knowledge_of
+    from submodel.algorithm.round_statistics import RoundStatistics
     from submodel.algorithm.rounds import plan
-    from submodel.algorithm.tally import Tally
     from submodel.schemes.scheme import pass_cuts, sends_masks
     from submodel.tasks.training import batches
 
     masks, travel = sends_masks(setup.scheme), setup.travel
-    tally = Tally(setup.axes, state.tensors, costs, masks, travel=travel)
+    statistics = RoundStatistics(setup.axes, state.tensors, costs, masks, travel=travel)
     now, names = knowledge_of(setup, state), travel.of_update(dict(setup.module.named_parameters()))
     upload_bytes = 0
     for assignment in plan(setup, state.round):
@@ -73,10 +73,10 @@ def round_cost(setup: Setup, state: State, costs: CostModel, kind: BudgetKind) -
         classes = setup.clients.labels(client) if setup.absent_labels != "keep" else None
         cut = cut_of(setup, assignment, classes, now)
         if setup.scheme.adapts(state.round):
-            tally.book_gradients(cut, names, size)
+            statistics.count_gradients(cut, names, size)
         if kind is BudgetKind.BYTES:
-            tally.send(cut)
-            upload_bytes += tally.upload(cut)
+            statistics.send(cut)
+            upload_bytes += statistics.upload(cut)
         else:
             work = setup.scheme.work(setup.work, assignment.capacity)
             lengths = [len(b) for b in batches(size, work, setup.seed, state.round, client)]
@@ -86,8 +86,8 @@ def round_cost(setup: Setup, state: State, costs: CostModel, kind: BudgetKind) -
                 () if rule is None else rule.plan_passes(cut, lengths, setup.least, key)
             )
             passes = pass_cuts(rule, cut, planned_passes, setup.least)
-            tally.accept(cut, sum(lengths), 0.0, passes)
-    down, up, flops, _ = tally.books()["counts"]
+            statistics.accept(cut, sum(lengths), 0.0, passes)
+    down, up, flops, _ = statistics.as_dict()["counts"]
     return int(down + up + upload_bytes if kind is BudgetKind.BYTES else flops)
 
 
@@ -100,15 +100,15 @@ def round_costs(setup: Setup, kind: BudgetKind) -> Iterator[int]:
     """
     from submodel.algorithm.adaptation import adapt_state
     from submodel.algorithm.execution import ALONE
+    from submodel.algorithm.round_statistics import RoundStatistics
     from submodel.algorithm.rounds import initial_state, plan
-    from submodel.algorithm.tally import Tally
     from submodel.engines.serial import SerialEngine
     from submodel.model.cost import CostModel
 
     costs = CostModel(setup.module, setup.clients.dataset.example)
     state = initial_state(setup)
-    tally = Tally(setup.axes, state.tensors, costs)
-    state = adapt_state(setup, state, SerialEngine(setup), costs, plan(setup, 0), ALONE, tally)
+    statistics = RoundStatistics(setup.axes, state.tensors, costs)
+    state = adapt_state(setup, state, SerialEngine(setup), costs, plan(setup, 0), ALONE, statistics)
     for round_ in count():
         yield round_cost(setup, replace(state, round=round_), costs, kind)
 

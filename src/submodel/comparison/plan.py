@@ -30,7 +30,7 @@ from submodel.config.setup import prepare
 from submodel.core.amounts import si
 from submodel.core.errors import ConfigError, SubmodelError, refuse
 from submodel.core.extensions import FROM_LAB, SCALES, extensions, load_extension
-from submodel.schemes.registry import SCHEMES
+from submodel.schemes.builtin_schemes import SCHEMES
 
 Base = Callable[[Sequence[str]], Config]
 """What all arms have in common: from ``key.path=value`` settings to a configuration."""

@@ -13,10 +13,10 @@ from submodel.algorithm.execution import Engine
 from submodel.algorithm.types import Setup
 from submodel.config import Config
 from submodel.core.errors import ConfigError, refuse
+from submodel.engines.builtin_engines import ENGINES
 from submodel.engines.device import own_device
 from submodel.engines.estimate import Estimate, exchange_seconds
 from submodel.engines.processes.group import in_process_group
-from submodel.engines.registry import ENGINES
 from submodel.engines.select import EngineContext, native_refusal
 
 _log = logging.getLogger(__name__)

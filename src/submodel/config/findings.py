@@ -31,8 +31,8 @@ from submodel.model.axes.forward import isolate, run
 from submodel.model.axes.keep import LARGE_MODEL
 from submodel.model.build import can_release
 from submodel.model.build.copying import copy_module
+from submodel.model.builtin_models import MODELS
 from submodel.model.inputs import Inputs, first_column
-from submodel.model.registry import MODELS
 from submodel.model.zoo import ModelContext
 from submodel.schemes.scheme import defines
 from submodel.tasks.task import is_whole, task_for

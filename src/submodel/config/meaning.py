@@ -17,7 +17,7 @@ from typing import Any
 from submodel.config.reading import shorten
 from submodel.config.sections import Config
 from submodel.core.options import Section, is_path_key
-from submodel.tasks.registry import SCHEDULES
+from submodel.tasks.builtin_tasks import SCHEDULES
 
 CHANGEABLE = (
     "name",

@@ -16,9 +16,9 @@ from submodel.core.errors import ConfigError
 from submodel.data import Dataset, Partition
 from submodel.data.partitions import DEFAULT_LABELS, Natural
 from submodel.data.parts import are_labels, count_classes
+from submodel.tasks.builtin_tasks import LOSSES, METRICS, TASKS, AbsentLabels
 from submodel.tasks.loss import Loss
 from submodel.tasks.metrics import MetricContext
-from submodel.tasks.registry import LOSSES, METRICS, TASKS, AbsentLabels
 from submodel.tasks.task import LOSS, TaskContext, TaskKind, task_for
 
 _log = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from submodel.algorithm.registry import PROJECTIONS, RULES, STEPS
+from submodel.algorithm.builtin_rules import PROJECTIONS, RULES, STEPS
 from submodel.algorithm.types import Clients, Setup
 from submodel.config import AxesSection, Config, parse
 from submodel.config.findings import BuiltIn, find_once
@@ -16,26 +16,26 @@ from submodel.core.options import FreeOptions, Section
 from submodel.core.randomness import key, seeded
 from submodel.data import Dataset, Partition, Population, limit
 from submodel.data.augmentations import Augmentations, AugmentContext
+from submodel.data.builtin_data import AUGMENTATIONS, PARTITIONS, SOURCES
 from submodel.data.partitions import Natural, PartitionContext
-from submodel.data.registry import AUGMENTATIONS, PARTITIONS, SOURCES
 from submodel.data.sources import SourceContext
 from submodel.model.axes import Axes, Dimension, declare, trace
 from submodel.model.axes.record import to_change
 from submodel.model.build import build_module, load, tensors_of
 from submodel.model.build.checks import check_axes
+from submodel.model.builtin_models import MODELS
 from submodel.model.cut import COORDINATES, gather
 from submodel.model.inputs import Inputs
 from submodel.model.norm import Statistics
-from submodel.model.registry import MODELS
 from submodel.model.zoo import ModelContext, add_adapters, factorised, only_ranks
 from submodel.model.zoo.low_rank import DEFAULT_RANK, adapters_of
 from submodel.schemes import RunFacts, Scheme
+from submodel.schemes.builtin_schemes import SCHEMES
 from submodel.schemes.draw import draw_units
-from submodel.schemes.registry import SCHEMES
 from submodel.schemes.rolling import Static
 from submodel.schemes.scheme import Draw, SchemeContext, problems_of
+from submodel.tasks.builtin_tasks import OPTIMISERS, SCHEDULES
 from submodel.tasks.optimisers import Proximal
-from submodel.tasks.registry import OPTIMISERS, SCHEDULES
 from submodel.tasks.schedule import StepRates, WarmUp
 from submodel.tasks.task import TaskKind
 from submodel.tasks.training import LocalWork

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from submodel.algorithm.builtin_rules import PROJECTIONS, RULES, STEPS
 from submodel.algorithm.merge import LARGEST_WEIGHT_SUM, HasSums
-from submodel.algorithm.registry import PROJECTIONS, RULES, STEPS
 from submodel.algorithm.server import Plain
 from submodel.algorithm.types import Setup
 from submodel.config import Config
@@ -29,12 +29,12 @@ from submodel.core.errors import ConfigError, refuse
 from submodel.core.options import Section
 from submodel.core.registry import Registry
 from submodel.data import Dataset
-from submodel.data.registry import PARTITIONS, SOURCES
+from submodel.data.builtin_data import PARTITIONS, SOURCES
 from submodel.engines.device import device_problems
 from submodel.model.axes import CLASSES, Axes
 from submodel.schemes.scheme import defines
+from submodel.tasks.builtin_tasks import LOSSES, OPTIMISERS, SCHEDULES, TASKS
 from submodel.tasks.loss import Loss
-from submodel.tasks.registry import LOSSES, OPTIMISERS, SCHEDULES, TASKS
 
 Question = tuple[Registry[Any], str, Section, object]
 """A kind, the name of one of it, the section that names it, and what it would be made with."""

@@ -9,7 +9,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, WrapValidator, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from submodel.algorithm.registry import PROJECTIONS, RULES, STEPS
+from submodel.algorithm.builtin_rules import PROJECTIONS, RULES, STEPS
 from submodel.core.options import (
     LARGEST,
     Capacity,
@@ -22,11 +22,11 @@ from submodel.core.options import (
     WithChoices,
 )
 from submodel.core.registry import Entry, Registry
-from submodel.data.registry import AUGMENTATIONS, PARTITIONS, SOURCES
-from submodel.engines.registry import ENGINES
-from submodel.model.registry import MODELS
-from submodel.schemes.registry import SCHEMES
-from submodel.tasks.registry import LOSSES, METRICS, OPTIMISERS, SCHEDULES, TASKS, AbsentLabels
+from submodel.data.builtin_data import AUGMENTATIONS, PARTITIONS, SOURCES
+from submodel.engines.builtin_engines import ENGINES
+from submodel.model.builtin_models import MODELS
+from submodel.schemes.builtin_schemes import SCHEMES
+from submodel.tasks.builtin_tasks import LOSSES, METRICS, OPTIMISERS, SCHEDULES, TASKS, AbsentLabels
 from submodel.tasks.schedule import OptimiserState, Precision, StepSchedule
 
 _CLIENTS = 50  # where nothing is said of their number

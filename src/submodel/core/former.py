@@ -22,6 +22,7 @@ FORMER = {
     "submodel.local": "submodel.tasks",
     "submodel.presentation": "submodel.drawing",
     "submodel.presentation.tables": "submodel.core.tables",
+    "submodel.report.plots.registry": "submodel.report.plots.figure_kinds",
     "submodel.schemes.base": "submodel.schemes.scheme",
     "submodel.tasks.base": "submodel.tasks.task",
     "submodel.theory": "submodel_lab.theory",

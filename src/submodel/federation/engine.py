@@ -73,7 +73,7 @@ class DeviceEngine:
         """All at once: devices work at the same time."""
         return [Bundle(assignments)]
 
-    def books(self) -> dict[str, dict[str, dict[str, float]]]:
+    def measurements(self) -> dict[str, dict[str, dict[str, float]]]:
         """What was measured of every device since the last time: seconds, bytes, memory."""
         measurements, self._measurements = self._measurements, {}
         return {"devices": measurements} if measurements else {}

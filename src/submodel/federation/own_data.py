@@ -29,11 +29,11 @@ from submodel.core.amounts import si
 from submodel.core.errors import ConfigError, DataError, plain
 from submodel.core.options import compose
 from submodel.data import Dataset, Examples
+from submodel.data.builtin_data import SOURCES
 from submodel.data.cache import cache_folder
 from submodel.data.files import ArrayShapes, read_arrays
 from submodel.data.images import normalise, stack_pictures
 from submodel.data.parts import NO_TARGET
-from submodel.data.registry import SOURCES
 from submodel.data.sources import Encoding, SourceContext
 from submodel.data.sources.folder import classes_in, images_in, open_image
 from submodel.data.tables import TABLES

@@ -60,7 +60,7 @@ class DeviceClients:
 
     def present(self, round_: int | None) -> Present:
         """Those who are free, when enough are, and somebody of the group that a round visits."""
-        self._engine.books()  # those of a try that came to nothing, or of an evaluation
+        self._engine.measurements()  # those of a try that came to nothing, or of an evaluation
         free = self.roster.wait(self._least)
         while round_ is not None and not self._setup.population.sample(round_, set(free)):
             free = self.roster.wait(len(free) + 1)

@@ -38,7 +38,7 @@ from submodel.algorithm.packing import (
     restore_values,
     unpack_cut,
 )
-from submodel.algorithm.tally import element_size
+from submodel.algorithm.round_statistics import element_size
 from submodel.algorithm.types import Assignment, Setup, Task, Update
 from submodel.core.errors import PlanError, SubmodelError, plain
 from submodel.model.axes.layout import Indices

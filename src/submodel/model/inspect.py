@@ -19,9 +19,9 @@ from submodel.core.registry import is_path
 from submodel.model.axes import Axes, trace
 from submodel.model.axes.layout import Layout
 from submodel.model.build import skeleton
+from submodel.model.builtin_models import MODELS
 from submodel.model.cost import count_flops, on_meta
 from submodel.model.inputs import Inputs
-from submodel.model.registry import MODELS
 from submodel.model.zoo import ModelContext
 
 _BATCH = 2

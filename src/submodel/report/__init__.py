@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from submodel.config.reading import shorten
     from submodel.report.page.document import write_report
     from submodel.report.page.types import PageSection, PageStudy, PageTable, finite
-    from submodel.report.plots.registry import find_figure
+    from submodel.report.plots.figure_kinds import find_figure
     from submodel.report.tables import cost_rows
 
 __all__ = [

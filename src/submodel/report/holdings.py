@@ -11,8 +11,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from submodel.algorithm.round_statistics import Holdings
 from submodel.algorithm.rounds import assign
-from submodel.algorithm.tally import Holdings
 from submodel.algorithm.types import Assignment
 from submodel.config import Config
 from submodel.config.parts import make_population
@@ -26,8 +26,8 @@ from submodel.runs.folder import RunFolder
 from submodel.runs.holdings_file import ModelOutline, read_holdings, read_model_outline
 from submodel.runs.training import Material
 from submodel.schemes import Draw, Scheme
+from submodel.schemes.builtin_schemes import SCHEMES
 from submodel.schemes.draw import draw_units, draws_by_layer
-from submodel.schemes.registry import SCHEMES
 from submodel.schemes.scheme import SchemeContext, sends_masks
 
 UnitMasks = Mapping[str, NDArray[np.bool_]]

@@ -20,8 +20,8 @@ from torch import Tensor
 
 from submodel.algorithm.dispatch import cut_of, knowledge_of
 from submodel.algorithm.execution import Bundle
+from submodel.algorithm.round_statistics import RoundStatistics
 from submodel.algorithm.rounds import initial_state
-from submodel.algorithm.tally import Tally
 from submodel.algorithm.types import Assignment, Setup, State
 from submodel.core.errors import SubmodelError
 from submodel.core.extras import MissingExtraError
@@ -324,12 +324,14 @@ def _traffic(setup: Setup, state: State, plans: Sequence[Sequence[Bundle]]) -> l
         nominal_cut = shape_estimate.cut(capacity)
         drawn = [a for a in assignments[:_CUTS] if a.capacity == capacity]
         masks = sends_masks(setup.scheme)
-        tally = Tally(setup.axes, state.tensors, costs, masks, setup.transport, setup.travel)
+        statistics = RoundStatistics(
+            setup.axes, state.tensors, costs, masks, setup.transport, setup.travel
+        )
         bytes_up, number = 0, max(1, len(drawn))
         for cut in map(draw, drawn) if drawn else [nominal_cut]:
-            tally.send(cut)
-            bytes_up += tally.upload(cut)
-        bytes_down = tally.books()["counts"][0]
+            statistics.send(cut)
+            bytes_up += statistics.upload(cut)
+        bytes_down = statistics.as_dict()["counts"][0]
         rows.append(
             ByCapacity(
                 capacity,

@@ -19,9 +19,9 @@ from torch import Tensor
 from submodel.algorithm.evaluation import evaluation_module, some
 from submodel.algorithm.execution import Bundle, Engine
 from submodel.algorithm.merge import Accumulator
+from submodel.algorithm.round_statistics import RoundReport, RoundStatistics
 from submodel.algorithm.rounds import OneModel, plan, step
 from submodel.algorithm.score import BATCH
-from submodel.algorithm.tally import RoundReport, Tally
 from submodel.algorithm.types import Assignment, Outcome, Setup, State, Task
 from submodel.config.engine import make_engine
 from submodel.engines.estimate import Estimate
@@ -304,7 +304,7 @@ class SampleGroup:
         """The chosen bundles."""
         return self._choose(bundles)
 
-    def reduce(self, accumulators: Sequence[Accumulator], tally: Tally) -> None:
+    def reduce(self, accumulators: Sequence[Accumulator], statistics: RoundStatistics) -> None:
         """Nothing to do: there is no other process."""
 
     def spread(self, count: int, work: Callable[[int], Tensor]) -> list[Tensor]:

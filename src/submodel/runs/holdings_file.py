@@ -14,7 +14,7 @@ from typing import Annotated, Any, NotRequired
 from pydantic import ConfigDict, Field, TypeAdapter
 from typing_extensions import TypedDict
 
-from submodel.algorithm.tally import Holdings, SharedCut
+from submodel.algorithm.round_statistics import Holdings, SharedCut
 from submodel.algorithm.types import Assignment
 from submodel.core.files import UnreadableError, bounded_lines, parse_typed, read_typed, write_text
 from submodel.model.inspect import ModelLayer

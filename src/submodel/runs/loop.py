@@ -16,8 +16,8 @@ from typing import Any
 import torch
 
 from submodel.algorithm.execution import ALONE, Engine, Group
+from submodel.algorithm.round_statistics import RoundReport
 from submodel.algorithm.rounds import OneModel, output_step, step
-from submodel.algorithm.tally import RoundReport
 from submodel.algorithm.types import State
 from submodel.core.errors import (
     CallbackError,

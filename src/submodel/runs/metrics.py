@@ -22,7 +22,7 @@ from typing_extensions import TypedDict
 from submodel.core.files import JsonNumber, UnreadableError, bounded_lines, parse_typed
 
 if TYPE_CHECKING:  # PyTorch: not for reading lines
-    from submodel.algorithm.tally import RoundReport
+    from submodel.algorithm.round_statistics import RoundReport
 
 Metrics = dict[str, Any]
 _LONGEST = 2**23  # bytes of a line; a round of ten thousand devices has two million

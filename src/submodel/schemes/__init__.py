@@ -6,6 +6,7 @@ from submodel.core.lazy import lazily
 
 if TYPE_CHECKING:
     from submodel.model.axes.declare import units_held
+    from submodel.schemes.builtin_schemes import SCHEMES
     from submodel.schemes.draw import draw_mask
     from submodel.schemes.former import (
         Adapts,
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from submodel.schemes.partition import PartitionScheme
     from submodel.schemes.pruned import Pruned
     from submodel.schemes.random import Dropout, Random
-    from submodel.schemes.registry import SCHEMES
     from submodel.schemes.rolling import Full, Rolling, Static, default_windows, window_problems
     from submodel.schemes.scheme import (
         NOTHING,

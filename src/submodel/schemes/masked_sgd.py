@@ -9,7 +9,7 @@ from pydantic import Field, field_validator
 from pydantic_core import PydanticCustomError
 
 from submodel.core.options import Section
-from submodel.schemes.registry import SCHEMES
+from submodel.schemes.builtin_schemes import SCHEMES
 from submodel.schemes.scheme import BorrowsMasks, Observation, RunFacts, SchemeContext
 
 

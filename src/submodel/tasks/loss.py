@@ -22,7 +22,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from submodel.core.errors import ConfigError, SubmodelError
-from submodel.tasks.registry import AbsentLabels
+from submodel.tasks.builtin_tasks import AbsentLabels
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """(outputs, targets) -> the mean loss over the batch.
@@ -317,7 +317,7 @@ def _number(value: Tensor | float) -> float:
     return value.item() if isinstance(value, Tensor) else float(value)
 
 
-class LossBook:
+class LossSums:
     """The mean loss of each of some clients, batch by batch."""
 
     def __init__(self, clients: int = 1, device: torch.device | str = "cpu") -> None:

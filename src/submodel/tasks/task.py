@@ -15,9 +15,9 @@ from submodel.core.errors import ConfigError, refuse
 from submodel.core.options import Decay, FreeOptions, Section
 from submodel.data import Dataset, Examples
 from submodel.model.inputs import first_column
+from submodel.tasks.builtin_tasks import METRICS, TASKS
 from submodel.tasks.loss import Loss, TokenCrossEntropy
 from submodel.tasks.metrics import BatchMetric, MetricContext
-from submodel.tasks.registry import METRICS, TASKS
 
 LOSS = "loss"
 """The headline of a task that has no better one."""

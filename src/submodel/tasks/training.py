@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from submodel.core.randomness import generator
 from submodel.data import Examples
 from submodel.model.inputs import Inputs, call, first_column, map_inputs, split_rows
-from submodel.tasks.loss import CountingLoss, Loss, LossBook
+from submodel.tasks.loss import CountingLoss, Loss, LossSums
 from submodel.tasks.optimisers import Gradients, Optimiser, Sgd, name_slots, restore_slots
 from submodel.tasks.schedule import Precision, StepRates
 
@@ -194,7 +194,7 @@ def train_module(
         slots = restore_slots(work.optimiser, slots, by_name, earlier)
     total_steps = count_steps(len(examples), work)
     device = parameters[0].device if parameters else examples.y.device
-    book = LossBook()
+    loss_sums = LossSums()
     steps = examples_used = 0
     for positions in order:
         batch = examples.take(torch.from_numpy(positions).to(examples.y.device))
@@ -212,11 +212,11 @@ def train_module(
                 gradients = clip_gradients(gradients, work.clip)
             lr = work.lr * work.rates.factor(steps, total_steps)
             work.optimiser.step(parameters, gradients, slots, lr)
-        book.add(value.reshape(1), [count])
+        loss_sums.add(value.reshape(1), [count])
         steps, examples_used = steps + 1, examples_used + len(positions)
         del gradients  # or they would still be there while the next ones are computed
     kept_slots = None if earlier is None else name_slots(work.optimiser, slots, by_name)
-    return LocalResult(book.means()[0], examples_used, book.counts[0], kept_slots)
+    return LocalResult(loss_sums.means()[0], examples_used, loss_sums.counts[0], kept_slots)
 
 
 def clip_gradients(gradients: Gradients, largest: float, clients: int = 1) -> list[Tensor | None]:

@@ -1,6 +1,6 @@
 """A task: the loss, what is told beside it, and which number a run is judged by."""
 
-from submodel.tasks.base import TaskContext, TaskKind
+from submodel.tasks.base import TaskContext, TaskKind  # type: ignore[import-not-found]
 from torch import Tensor
 from torch.nn import functional
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from submodel.core.errors import ConfigError, DataError
-from submodel.data.registry import TOKENS
+from submodel.data.builtin_data import TOKENS
 from submodel.data.text.tokens import (
     CharacterTokens,
     NoTokenError,

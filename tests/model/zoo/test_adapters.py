@@ -11,8 +11,8 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 import submodel
+from submodel.algorithm.round_statistics import RoundReport
 from submodel.algorithm.rounds import initial_state, step
-from submodel.algorithm.tally import RoundReport
 from submodel.algorithm.types import Setup, State
 from submodel.config import Config, parse
 from submodel.config.setup import prepare

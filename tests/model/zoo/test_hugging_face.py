@@ -10,7 +10,7 @@ from torch import nn
 
 from submodel.core.errors import ConfigError
 from submodel.core.options import FreeOptions
-from submodel.model.registry import MODELS
+from submodel.model.builtin_models import MODELS
 from submodel.model.zoo import ModelContext
 from tests.support.tokens import LENGTH, VOCABULARY
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from submodel.algorithm.registry import RULES
+from submodel.algorithm.builtin_rules import RULES
 from submodel.core.options import Section
 from submodel.model.cut import Tensors
 from submodel.model.zoo.low_rank import FactorPair

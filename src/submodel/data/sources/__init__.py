@@ -8,10 +8,10 @@ from typing import Any, NoReturn
 import numpy as np
 
 from submodel.core.errors import ConfigError
+from submodel.data.builtin_data import SOURCES
 from submodel.data.examples import Dataset, limit
 from submodel.data.facts import TableFacts
 from submodel.data.images import Images, ImageSet, channel_statistics, to_dataset
-from submodel.data.registry import SOURCES
 
 
 @dataclass(frozen=True)

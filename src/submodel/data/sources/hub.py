@@ -12,6 +12,7 @@ from pydantic import Field
 
 from submodel.core.errors import ConfigError, DataError, SubmodelError, refuse
 from submodel.core.options import Count, PathText, Section
+from submodel.data.builtin_data import TOKENS
 from submodel.data.cache import check_may_fetch
 from submodel.data.examples import Dataset, dataset
 from submodel.data.facts import Missing
@@ -24,7 +25,6 @@ from submodel.data.images import (
     decode,
     stack_pictures,
 )
-from submodel.data.registry import TOKENS
 from submodel.data.sources import SourceContext
 from submodel.data.sources.table import (
     MISSING,

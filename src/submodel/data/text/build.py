@@ -26,10 +26,10 @@ from torch import Tensor
 from submodel.core.errors import ConfigError, DataError
 from submodel.core.files import UnreadableError, read_typed, write_text
 from submodel.core.options import LARGEST, Count, Section
+from submodel.data.builtin_data import TOKENS
 from submodel.data.cache import cache_folder, keeping_in
 from submodel.data.examples import Dataset, Examples
 from submodel.data.facts import Owners, TextFacts
-from submodel.data.registry import TOKENS
 from submodel.data.sources import Encoding
 from submodel.data.text.streams import TextStream
 from submodel.data.text.tokens import (

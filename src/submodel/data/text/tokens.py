@@ -20,7 +20,7 @@ from submodel.core.errors import ConfigError, DataError, SubmodelError, plain
 from submodel.core.extras import needs_extra
 from submodel.core.files import UnreadableError, parse_typed, read_text
 from submodel.core.options import Section
-from submodel.data.registry import TOKENS
+from submodel.data.builtin_data import TOKENS
 
 TokenArray = NDArray[np.int32]
 ByteLengths = NDArray[np.int64]

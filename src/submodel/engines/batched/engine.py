@@ -39,7 +39,7 @@ from submodel.model.build import build_module, sharing, tensors_of, to_device
 from submodel.model.cut import WHOLE, Cut
 from submodel.model.inputs import Inputs, first_column, map_inputs
 from submodel.model.norm import has_scaler, set_rate
-from submodel.tasks.loss import LossBook
+from submodel.tasks.loss import LossSums
 from submodel.tasks.training import batches, batches_per_pass, count_steps, forward_context
 
 _log = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ class StackTraining(Protocol):
     def can_train(self, task: Task, loss: StackedLoss) -> bool:
         """Whether clients with such a task are trained so: from shapes and settings alone."""
 
-    def train(self, stack: Stack, clients: Sequence[StackedClient], loss: StackedLoss) -> LossBook:
+    def train(self, stack: Stack, clients: Sequence[StackedClient], loss: StackedLoss) -> LossSums:
         """Take all steps of all clients, in the order of the stack; returns their losses."""
 
 
@@ -281,10 +281,10 @@ class BatchedEngine:
         stack = Stack(self._setup.module, tasks, self._device, shared_names, local_names)
         set_rate(forward.module, tasks[0].assignment.capacity)
         if self._training is not None and self._training.can_train(tasks[0], loss):
-            book = self._training.train(stack, clients, loss)
+            loss_sums = self._training.train(stack, clients, loss)
         else:
-            book = self._train_by_steps(forward, clients, stack, loss)
-        losses = zip(book.means(), book.counts, strict=True)
+            loss_sums = self._train_by_steps(forward, clients, stack, loss)
+        losses = zip(loss_sums.means(), loss_sums.counts, strict=True)
         results = zip(clients, losses, stack.unstack(), stack.unstack_slots(), strict=True)
         for client, (mean, weight), tensors, slots in results:
             where, cut, total = client.task.assignment, client.task.cut, client.total
@@ -294,10 +294,10 @@ class BatchedEngine:
 
     def _train_by_steps(
         self, forward: Forward, clients: Sequence[StackedClient], stack: Stack, loss: StackedLoss
-    ) -> LossBook:
+    ) -> LossSums:
         """Step after step of all clients; returns their losses."""
         tasks = [client.task for client in clients]
-        book = LossBook(len(clients), self._device)
+        loss_sums = LossSums(len(clients), self._device)
         work, total_steps = tasks[0].work, count_steps(clients[0].total, tasks[0].work)
         kind = None
         if loss.is_own and self._device.type == "cpu":
@@ -325,8 +325,8 @@ class BatchedEngine:
                 del outcome  # or gradients would still be there while the next are computed
             else:
                 values, counts = step_in_pieces(share, x, y, compute, work, lr)
-            book.add(values, counts, turn.start)
-        return book
+            loss_sums.add(values, counts, turn.start)
+        return loss_sums
 
     def _batch(self, turn: Turn, tasks: Sequence[Task]) -> tuple[Inputs, Tensor]:
         """Inputs and targets of shape (batch, clients, ...), augmented as each client's are."""

@@ -21,7 +21,7 @@ from submodel.engines.batched.stack import Share, Stack, StackedLoss
 from submodel.engines.native.forward import NativeForward, StackView
 from submodel.engines.native.library import LANES, TensorSlot, TrainingPlan, load_library
 from submodel.model.inputs import columns
-from submodel.tasks.loss import LossBook
+from submodel.tasks.loss import LossSums
 from submodel.tasks.optimisers import Sgd
 from submodel.tasks.training import LocalWork, count_steps
 
@@ -46,9 +46,9 @@ class WholeTraining:
         rows = {name: len(t) for name, t in task.tensors.items() if t.dim()}
         return work.batch_size is not None and self._forward.is_for(rows, work.batch_size)
 
-    def train(self, stack: Stack, clients: Sequence[StackedClient], loss: StackedLoss) -> LossBook:
+    def train(self, stack: Stack, clients: Sequence[StackedClient], loss: StackedLoss) -> LossSums:
         """Take all steps of all clients; returns their losses."""
-        book, work = LossBook(len(clients)), clients[0].task.work
+        loss_sums, work = LossSums(len(clients)), clients[0].task.work
         total = count_steps(clients[0].total, work)
         lengths = [tuple(map(len, client.batches)) for client in clients]
         for batch_lengths, numbers in groupby(range(len(clients)), key=lengths.__getitem__):
@@ -65,8 +65,8 @@ class WholeTraining:
                 rates = np.array([work.lr * work.rates.factor(s, total) for s in steps], np.float32)
                 losses = self._take_steps(share, positions, rates, work, loss, present)
                 for values in torch.from_numpy(losses).unbind(1):
-                    book.add(values, [batch] * len(members), start)
-        return book
+                    loss_sums.add(values, [batch] * len(members), start)
+        return loss_sums
 
     def _take_steps(
         self,

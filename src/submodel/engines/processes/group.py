@@ -30,8 +30,8 @@ from torch import Tensor, nn
 
 from submodel.algorithm.execution import Bundle
 from submodel.algorithm.merge import Accumulator
+from submodel.algorithm.round_statistics import RoundStatistics
 from submodel.algorithm.rounds import OneModel
-from submodel.algorithm.tally import Tally
 from submodel.algorithm.types import State
 from submodel.core.errors import LostProcessError, SubmodelError
 from submodel.engines.device import own_device
@@ -102,7 +102,7 @@ class ProcessGroup:
         """A part of about equal cost."""
         return deal(bundles, self.size)[self.rank]
 
-    def reduce(self, accumulators: Sequence[Accumulator], tally: Tally) -> None:
+    def reduce(self, accumulators: Sequence[Accumulator], statistics: RoundStatistics) -> None:
         """Exchange the books, and all updates where processes see one memory.
 
         Where they do not, sums are exchanged as they are merged.
@@ -110,8 +110,8 @@ class ProcessGroup:
         if self._updates is None:
             self._updates = SharedUpdates(self)
         offers = [one.offer() for one in accumulators] if self._updates.is_open else None
-        answers = self.tell({"books": tally.books(), "offers": offers})
-        tally.merge([answer["books"] for answer in answers])
+        answers = self.tell({"statistics": statistics.as_dict(), "offers": offers})
+        statistics.merge([answer["statistics"] for answer in answers])
         everyones = [answer["offers"] for answer in answers]
         if any(one is None or None in one for one in everyones):
             for accumulator in accumulators:

@@ -277,7 +277,7 @@ def find_own_data(text: str) -> tuple[str, str]:
     >>> find_own_data("/nowhere/pictures")[1]
     '/nowhere/pictures: no such file or folder, nor the name of a data source'
     """
-    from submodel.data.registry import SOURCES
+    from submodel.data.builtin_data import SOURCES
 
     path = Path(text).expanduser()
     if path.exists():

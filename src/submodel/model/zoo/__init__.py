@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from submodel.core.errors import ConfigError
-from submodel.model.registry import MODELS
+from submodel.model.builtin_models import MODELS
 from submodel.model.zoo.low_rank import add_adapters, factorised, fold_adapters, only_ranks
 
 __all__ = [

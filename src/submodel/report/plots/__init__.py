@@ -1,1 +1,1 @@
-"""Figures of runs by name: `registry` lists them, `series` reads their data, `figures` draws."""
+"""Figures of runs: `figure_kinds` lists them, `series` reads their data, `figures` draws them."""

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from submodel.algorithm.tally import RoundReport
+from submodel.algorithm.round_statistics import RoundReport
 from submodel.algorithm.types import State
 from submodel.core.errors import CallbackError
 from submodel.runs.metrics import RESERVED_NAMES, Metrics, with_entries

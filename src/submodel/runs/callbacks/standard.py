@@ -10,7 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 from torch import Tensor
 
 from submodel.algorithm.execution import ALONE
-from submodel.algorithm.tally import RoundReport
+from submodel.algorithm.round_statistics import RoundReport
 from submodel.algorithm.types import State
 from submodel.core.extras import MissingExtraError
 from submodel.engines.processes.group import ProcessGroup
@@ -32,23 +32,23 @@ _log = logging.getLogger(__name__)
 
 
 @runtime_checkable
-class KeepsBooks(Protocol):
+class MeasuresDevices(Protocol):
     """An engine whose tasks run on devices, and that measures them."""
 
-    def books(self) -> Mapping[str, Any]:
+    def measurements(self) -> Mapping[str, Any]:
         """Measurements of every device since the last call."""
         ...
 
 
-class DeviceBooks(Callback):
+class DeviceMeasurements(Callback):
     """Adds measurements of devices to a line; before `Evaluate`, which may use devices too."""
 
-    def __init__(self, engine: KeepsBooks) -> None:
+    def __init__(self, engine: MeasuresDevices) -> None:
         self._engine = engine
 
     def measure(self, before: State, after: State) -> Mapping[str, Any]:
         """Measurements since the last round."""
-        return self._engine.books()
+        return self._engine.measurements()
 
 
 class Evaluate(Callback):
@@ -173,8 +173,8 @@ def callbacks_of(
     in the first process of a group alone.
     """
     members: list[Callback] = []
-    if isinstance(training.engine, KeepsBooks):
-        members.append(DeviceBooks(training.engine))
+    if isinstance(training.engine, MeasuresDevices):
+        members.append(DeviceMeasurements(training.engine))
     members.append(Evaluate(group, folder))
     if folder is not None:
         members.append(RunFiles(training, folder, subject))

@@ -48,7 +48,7 @@ class RoundReport:
     holdings: Holdings  # who held what
 
 
-class Tally:
+class RoundStatistics:
     """Counts while a round runs; `report` closes the books."""
 
     def __init__(
@@ -59,7 +59,7 @@ class Tally:
         sends_masks: bool = False,
         transport: Transport = "exact",
         travel: Travel = EVERYTHING,
-        holdings: HoldingBook | None = None,
+        holdings: HoldingsRecorder | None = None,
     ) -> None:
         tensors = {
             n: t.to("meta") for n, t in tensors.items()
@@ -89,7 +89,7 @@ class Tally:
         self.refusals: dict[str, str] = {}
         self.missing: dict[str, str] = {}
         self._notes: dict[str, list[float]] = {}
-        self._holdings = holdings or HoldingBook()
+        self._holdings = holdings or HoldingsRecorder()
 
     def lap(self, phase: str) -> None:
         """Book the time since the last lap on ``phase``."""
@@ -136,7 +136,7 @@ class Tally:
         """The client whose update was merged held this."""
         self._holdings.note(assignment, cut)
 
-    def book_gradients(self, cut: Cut, names: Iterable[str], examples_used: int) -> None:
+    def count_gradients(self, cut: Cut, names: Iterable[str], examples_used: int) -> None:
         """A client got ``cut`` and sent the gradients of all of these parameters, untrained."""
         self._bytes_down += self._bytes_of_task(cut) + self._masks(cut)
         self._bytes_up += sum(self._tensors[n].numel() * self._sizes[n] for n in names)
@@ -161,7 +161,7 @@ class Tally:
         everyone = {**self.missing, **self.refusals}
         return "; ".join(f"client {client}: {reason}" for client, reason in everyone.items())
 
-    def books(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         """What `merge` adds up over processes, as plain data."""
         return {
             "counts": [self._bytes_down, self._bytes_up, self._flops, self._examples_used],
@@ -170,7 +170,7 @@ class Tally:
             "refused": self.refusals,
             "missing": self.missing,
             "notes": self._notes,
-            "holdings": self._holdings.plain(),
+            "holdings": self._holdings.as_dict(),
             "covered": {
                 a: np.flatnonzero(mask).tolist() for a, mask in self._unit_coverage.items()
             },
@@ -234,7 +234,7 @@ class Holdings:
     held in all, where single weights are cut."""
 
 
-class HoldingBook:
+class HoldingsRecorder:
     """Notes who holds what while a round runs; every process has one, of the clients it trains.
 
     ``sizes`` are of the axes whose units are to be told, ``shapes`` of the parameters whose weights
@@ -271,7 +271,7 @@ class HoldingBook:
             if axis in self._sizes
         }
 
-    def plain(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         """The notes as plain data, for the other processes of a run."""
         return {
             "takers": [[a.round, a.client, a.capacity, a.place] for a in self._takers],
@@ -301,11 +301,11 @@ class HoldingBook:
         )
 
 
-def open_book(setup: Setup, state: State) -> HoldingBook:
+def holdings_recorder(setup: Setup, state: State) -> HoldingsRecorder:
     """The book of a round, for what has to be told of it."""
     if not setup.cuts_units:
-        return HoldingBook(shapes={n: state.tensors[n].shape for n in setup.parameter_names})
-    return HoldingBook(setup.axes.cut_by_capacity if sends_masks(setup.scheme) else {})
+        return HoldingsRecorder(shapes={n: state.tensors[n].shape for n in setup.parameter_names})
+    return HoldingsRecorder(setup.axes.cut_by_capacity if sends_masks(setup.scheme) else {})
 
 
 def element_size(tensor: Tensor, transport: Transport) -> int:
