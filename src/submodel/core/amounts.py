@@ -1,4 +1,4 @@
-"""Amounts as people write them: 2GB, 1.2 M, 1/4."""
+"""Read and write amounts in the spelling of people: 2GB, 1.2 M, 1/4."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from submodel.core.options import fraction
 
 __all__ = ["duration", "parse_amount", "parse_capacity", "si"]
 
-_LONG = 120  # seconds and minutes; above, the next unit is easier to read
+_LONG = 120  # seconds or minutes, from which the next unit is easier to read
 _UNITS = {"": 1, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12,
           "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}  # fmt: skip
 
 
 def parse_amount(text: str) -> int:
-    """A number with an optional prefix and unit.
+    """Parse a number with an optional prefix and unit.
 
     >>> parse_amount("2GB"), parse_amount("512 MiB"), parse_amount("1.5e9")
     (2000000000, 536870912, 1500000000)
@@ -24,7 +24,7 @@ def parse_amount(text: str) -> int:
     match = re.fullmatch(r"\s*([\d.]+(?:e[+-]?\d+)?)\s*([kmgt]i?|)(?:b|flops?)?\s*", text, re.I)
     try:
         amount = int(float(match[1]) * _UNITS[match[2].upper()]) if match else 0
-    except (ValueError, OverflowError):  # 1.2.3 is no number, 1e999 is none that is finite
+    except (ValueError, OverflowError):  # 1.2.3 is not a number, 1e999 is not finite
         amount = 0
     if amount <= 0:
         raise ConfigError(f"{text!r} is not an amount such as 2GB, 512MiB or 1.5e9")
@@ -32,7 +32,7 @@ def parse_amount(text: str) -> int:
 
 
 def parse_capacity(capacity: object) -> float:
-    """A capacity as people write it.
+    """Parse a capacity, given as a number or a fraction.
 
     >>> parse_capacity("1/4"), parse_capacity(1)
     (0.25, 1.0)
@@ -48,7 +48,7 @@ def parse_capacity(capacity: object) -> float:
 
 
 def si(value: float, unit: str = "") -> str:
-    """A number with a prefix, in three digits.
+    """Format a number with a prefix, in three digits.
 
     >>> si(1234567, "B"), si(12), si(4000, "B")
     ('1.23 MB', '12', '4 kB')
@@ -60,7 +60,7 @@ def si(value: float, unit: str = "") -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time for people.
+    """Format a time in a readable unit.
 
     >>> duration(0.1234), duration(75), duration(600), duration(7500), duration(36000)
     ('0.12 s', '75 s', '10 min', '2 h 5 min', '10 h')

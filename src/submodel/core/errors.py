@@ -1,4 +1,4 @@
-"""Errors that a user can correct: each says in a sentence what is wrong, without a traceback."""
+"""Errors that a user can correct: each states in a sentence what is wrong, without a traceback."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def plain(text: object, longest: int = 500) -> str:
     'a [31m…'
     """
     whole_text = str(text)
-    some = whole_text[: 8 * longest]  # it may be endless
+    some = whole_text[: 8 * longest]  # the text may be endless
     line = "".join(c for c in " ".join(some.split()) if c.isprintable())
     whole = len(line) <= longest and len(some) == len(whole_text)
     return line if whole else line[: longest - 1] + "…"
@@ -70,18 +70,18 @@ def wrap_errors(text: str, kind: type[SubmodelError]) -> Iterator[None]:
     """
     try:
         yield
-    except SubmodelError:  # which has said what to do
+    except SubmodelError:  # its text already names the remedy
         raise
     except Exception as error:
         raise kind(f"{text}: {type(error).__name__}: {error}") from error
 
 
 class DataError(SubmodelError):
-    """Data that cannot be trained on: not finite, empty, of the wrong shape."""
+    """Data that is unfit for training: not finite, empty, of the wrong shape."""
 
 
 class PlanError(SubmodelError):
-    """A plan, or the axes of a model, that was kept as text and cannot be one."""
+    """A stored plan, or stored axes of a model, that cannot be used."""
 
 
 class CheckpointError(SubmodelError):
@@ -101,8 +101,8 @@ class Interruption(SubmodelError):  # noqa: N818 - not an error, but it ends the
 
 
 class DivergedError(SubmodelError):
-    """Every update of a round was refused; there is nothing left to merge."""
+    """Every update of a round was refused; there is nothing to merge."""
 
 
 class CallbackError(SubmodelError):
-    """A callback or a metric of the user's failed; the text names it."""
+    """A callback or a metric of the user failed; the text names it."""

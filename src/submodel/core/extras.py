@@ -1,4 +1,4 @@
-"""Optional packages: an error that names the extra which installs a missing one."""
+"""Optional packages: a missing one is an error that names the extra to install."""
 
 from __future__ import annotations
 

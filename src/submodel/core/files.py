@@ -1,4 +1,4 @@
-"""Small files: written atomically, read within bounds, as they may be damaged."""
+"""Small files: written atomically; read within bounds, as they may be damaged."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def _within_floats(value: int | float) -> int | float:
 
 
 JsonNumber = Annotated[int | float, AfterValidator(_within_floats)]
-"""A number as JSON has it: a whole one stays whole."""
+"""A number in JSON; a whole number stays an `int`."""
 
 
 class UnreadableError(SubmodelError):
-    """A file that cannot be read as what it should be; the text says why, without the path."""
+    """A file without the expected content; the text gives the reason, without the path."""
 
 
 def read_text(path: Path, most: int) -> str:
@@ -46,7 +46,7 @@ def read_text(path: Path, most: int) -> str:
 
 
 def bounded_lines(path: Path, longest: int) -> Iterator[bytes]:
-    """The lines of a file, with their ends; none where it cannot be read.
+    """Yield the lines of a file, with their ends; none if the file cannot be read.
 
     Args:
         path: The file.
@@ -61,10 +61,10 @@ def bounded_lines(path: Path, longest: int) -> Iterator[bytes]:
 
 
 def parse_typed(kind: TypeAdapter[_T], text: str | bytes) -> _T:
-    """What a JSON text says, as typed values; numbers in quotes are not numbers.
+    """Parse a JSON text into typed values; a number in quotes is not a number.
 
     Args:
-        kind: What it has to be; make it once, as that takes longer than reading.
+        kind: the expected type; make it once, as that takes longer than reading.
         text: The JSON.
 
     >>> parse_typed(TypeAdapter(dict[str, list[int]]), '{"a": [1, "2"]}')
@@ -78,13 +78,13 @@ def parse_typed(kind: TypeAdapter[_T], text: str | bytes) -> _T:
 
 
 def read_typed(kind: TypeAdapter[_T], path: Path, most: int, otherwise: str = "") -> _T:
-    """What a file of JSON says, as typed values.
+    """Read a file of JSON into typed values.
 
     Args:
-        kind: What it has to be.
+        kind: the expected type.
         path: The file.
-        most: It may have at most so many bytes.
-        otherwise: What an unreadable file is said to be, in a `SubmodelError`.
+        most: the largest allowed size in bytes.
+        otherwise: if given, an unreadable file raises a `SubmodelError` with these words.
     """
     try:
         return parse_typed(kind, read_text(path, most))
@@ -95,7 +95,7 @@ def read_typed(kind: TypeAdapter[_T], path: Path, most: int, otherwise: str = ""
 
 
 def _first(error: ValidationError) -> str:
-    """The first thing that is wrong, in words."""
+    """Describe the first mistake in words."""
     problem = error.errors(include_url=False, include_input=False, include_context=False)[0]
     where, why = ".".join(map(str, problem["loc"])), problem["msg"]
     if problem["type"] == "json_invalid":

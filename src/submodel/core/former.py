@@ -1,4 +1,4 @@
-"""Former names of modules: code that imports them gets the module under its name of today."""
+"""Former names of modules: importing one gives the module under its current name."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FORMER = {
     "submodel.tasks.base": "submodel.tasks.task",
     "submodel.theory": "submodel_lab.theory",
 }
-"""By former name of a module or package, its name of today."""
+"""The current name of a module or package, by its former name."""
 
 
 class _FormerNames:
@@ -54,7 +54,7 @@ class _FormerNames:
 
 
 def _today(name: str) -> str | None:
-    """Return the name of today; None for all modules but those with a former name.
+    """Return the current name; None for a module without a former name.
 
     >>> _today("submodel.local.optimisers"), _today("submodel.prepare"), _today("numpy")
     ('submodel.tasks.optimisers', 'submodel.config', None)
@@ -66,6 +66,6 @@ def _today(name: str) -> str | None:
 
 
 def install() -> None:
-    """Let imports find former names; a second call changes nothing."""
+    """Make former names importable; a second call changes nothing."""
     if not any(isinstance(finder, _FormerNames) for finder in sys.meta_path):
         sys.meta_path.insert(0, _FormerNames())  # before the one that finds files

@@ -1,8 +1,9 @@
-"""Memory that goes back to the system: large blocks apart from the heap, where holes would stay.
+"""Allocate large blocks apart from the heap, so that freed memory returns to the system.
 
-The allocator of Linux serves blocks of up to 32 MB from one heap once some were freed, as that is
-quicker for what comes and goes in every step. What is made of a large model while a run is prepared
-leaves holes there, which added up to as much as the model again. Elsewhere this does nothing.
+Once some blocks were freed, the allocator of Linux serves blocks of up to 32 MB from one heap, as
+this is quicker for memory that every step allocates and frees. The temporary tensors of preparing
+a large model then leave holes there, which added up to the size of the model. On other systems this
+module does nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 
 _TRIM, _MMAP = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of malloc.h
 _LARGE = 1 << 20  # bytes
-_USUAL = 1 << 25  # the most that the allocator itself comes to
+_USUAL = 1 << 25  # the largest threshold that the allocator chooses by itself
 _depth = 0
 
 

@@ -1,4 +1,4 @@
-"""Names of a package that are imported when they are first used."""
+"""Import the names of a package when they are first used."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def lazily(package: str, names: Mapping[str, str] | None = None) -> Callable[[st
     a connection open should not pay for it. Modules of the package are found in the same way.
 
     Args:
-        package: the package.
-        names: by module, the names that the package offers of it, separated by spaces; without
-            it, all names that the package imports under ``if TYPE_CHECKING:``.
+        package: the name of the package.
+        names: by module, the names that the package exports from it, separated by spaces; by
+            default all names that the package imports under ``if TYPE_CHECKING:``.
     """
     given = {name: module for module, text in (names or {}).items() for name in text.split()}
 
@@ -45,7 +45,7 @@ def lazily(package: str, names: Mapping[str, str] | None = None) -> Callable[[st
 
 @cache
 def _imported(package: str) -> dict[str, str]:
-    """The module of every name that a package imports under ``if TYPE_CHECKING:``.
+    """Return the module of every name that a package imports under ``if TYPE_CHECKING:``.
 
     >>> _imported("submodel.core")["Registry"]
     'submodel.core.registry'

@@ -1,8 +1,7 @@
-"""Sections of a configuration: typed keys with descriptions; some name components with more keys.
+"""Sections of a configuration: typed keys with descriptions; components add keys of their own.
 
-A section may leave a choice: its key ``name``, say, names a component, which has keys of its own.
-The section of a configuration then is of a class composed of both, so a key is there exactly if
-something uses it.
+A key of a section, such as ``name``, may name a component, which declares keys of its own. The
+section then has a class composed of both, so it accepts a key exactly if something uses it.
 """
 
 from __future__ import annotations
@@ -32,12 +31,12 @@ from submodel.core.errors import ConfigError
 if TYPE_CHECKING:
     from submodel.core.registry import Registry
 
-# An exact fraction of a long number, or of one with a large exponent, may take for ever.
+# computing an exact fraction of a long number, or of one with a large exponent, may not end
 _SHORT_NUMBER = re.compile(r"[-+\s\d_./]{1,400}(e[-+]?\d{1,3})?\s*", re.I)
 
 
 def fraction(value: object) -> object:
-    """Let a number be written as "1/16"; anything else stays as it is.
+    """Convert text such as "1/16" to a number; return anything else unchanged.
 
     >>> fraction("1/16"), fraction("0.5"), fraction("1e999999999")
     (0.0625, 0.5, '1e999999999')
@@ -50,7 +49,7 @@ def fraction(value: object) -> object:
     return value
 
 
-LARGEST = 10**12  # of a count: what is more was not meant, and some arithmetic would not hold it
+LARGEST = 10**12  # of a count: a larger one is a mistake, and some arithmetic would overflow
 Capacity = Annotated[float, BeforeValidator(fraction), Field(gt=0, le=1)]
 Count = Annotated[int, Field(ge=1, le=LARGEST)]
 Positive = Annotated[float, Field(gt=0)]
@@ -60,10 +59,10 @@ PathText = Annotated[str, BeforeValidator(lambda v: str(v) if isinstance(v, Path
 
 
 class Section(BaseModel):
-    """A part of a configuration: unknown keys are refused, nothing changes.
+    """A part of a configuration: frozen, and closed to unknown keys.
 
-    Defaults are checked as given values are, so that a key means the same either way: the default
-    10 of a key that takes fractions is 10.0. No number of any key is infinite or none at all.
+    Defaults are checked like given values, so that a key means the same either way: the default
+    10 of a key that takes fractions is 10.0. No number of any key is infinite or NaN.
     """
 
     model_config = ConfigDict(
@@ -74,17 +73,17 @@ class Section(BaseModel):
     base: ClassVar[type[Section] | None] = None  # of a composed class: the section that chooses
 
     def with_values(self, **values: Any) -> Self:
-        """The section with other values; keys that go with another choice are left out.
+        """Return the section with other values, without the keys of components no longer chosen.
 
         Args:
-            values: what is to be different, by key.
+            values: the changed values, by key.
         """
         base = type(self).base or type(self)
         after = {**self.model_dump(include=self.model_fields_set), **values}
         kind = compose(base, after)
         return cast(Self, kind(**{k: v for k, v in after.items() if k in kind.model_fields}))
 
-    def __new__(cls, **values: Any) -> Self:  # noqa: D102 - the section with what it chooses
+    def __new__(cls, **values: Any) -> Self:  # noqa: D102 - composes the class of the section
         return super().__new__(cls if is_composed(cls) else compose(cls, values))
 
     @field_validator("*", mode="wrap")
@@ -100,7 +99,7 @@ class Section(BaseModel):
 
 
 class ChoosingSection(Section):
-    """A section that names components; the keys of those that are chosen are attributes, too."""
+    """A section that names components; the keys of the chosen components are attributes, too."""
 
     if TYPE_CHECKING:
 
@@ -108,13 +107,13 @@ class ChoosingSection(Section):
 
 
 class FreeOptions(Section):
-    """The keyword arguments of a component that declares no keys."""
+    """Keyword arguments of a component that declares no keys."""
 
     options: dict[str, Any] = Field({}, description="keyword arguments of an own component")
 
 
 class UnknownOptions(Section):
-    """Of a component whose code is not here: whoever makes it will say so."""
+    """Options of a component whose code is not installed here; checked when it is made."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -123,7 +122,7 @@ _S = TypeVar("_S", bound=Section)
 
 
 def compose(base: type[_S], values: Mapping[str, Any]) -> type[_S]:
-    """The class of a section with these values: ``base``, and the components that it chooses."""
+    """Return the class of a section with these values: ``base`` and the chosen components."""
     if not base.choices:
         return base
     parts: list[type[Section]] = [base]
@@ -134,7 +133,7 @@ def compose(base: type[_S], values: Mapping[str, Any]) -> type[_S]:
         field = next(part.model_fields[key] for part in parts if key in part.model_fields)
         name = values.get(key, field.default)
         if not kind.knows(name):
-            continue  # which the field says itself
+            continue  # the validator of the field reports it
         try:
             options = kind.find(name).options
         except ConfigError:
@@ -163,7 +162,7 @@ def _compose_class(base: type[Any], parts: tuple[type[Section], ...]) -> type[An
 
 
 def is_path_key(section: type[Section], key: str) -> bool:
-    """Whether a key of a section holds the path of a file or folder."""
+    """Tell whether a key of a section holds the path of a file or folder."""
     field = section.model_fields[key]
     parts = get_args(field.annotation)
     return any(
@@ -172,7 +171,7 @@ def is_path_key(section: type[Section], key: str) -> bool:
 
 
 def is_composed(section: type[Section]) -> bool:
-    """Whether a class of sections has all keys that it will have."""
+    """Tell whether a class of sections is composed already, or needs no composition."""
     return not section.choices or section.base is not None
 
 
@@ -188,7 +187,7 @@ if TYPE_CHECKING:
 else:
 
     class WithChoices:
-        """``WithChoices[SchemeSection]``: such a section, with the keys of what it chooses."""
+        """``WithChoices[SchemeSection]``: such a section, with the keys of chosen components."""
 
         def __class_getitem__(cls, base: type[Section]) -> Any:
             def validate(value: object, handler: ValidatorFunctionWrapHandler) -> Section:

@@ -21,7 +21,7 @@ __all__ = ["generator", "key", "permute_index"]
 
 
 def key(seed: int, purpose: str, *where: int | str) -> int:
-    """The 128-bit integer that names one draw.
+    """Return the 128-bit integer that names one draw.
 
     >>> key(0, "mask", 3, 7) == key(0, "mask", 3, 7), key(0, "mask", 3, 7) == key(0, "mask", 37)
     (True, False)
@@ -31,7 +31,7 @@ def key(seed: int, purpose: str, *where: int | str) -> int:
 
 
 def generator(seed: int, purpose: str, *where: int | str) -> np.random.Generator:
-    """The generator for one draw.
+    """Return the generator for one draw.
 
     >>> int(generator(0, "example").integers(1000)) == int(generator(0, "example").integers(1000))
     True
@@ -39,14 +39,14 @@ def generator(seed: int, purpose: str, *where: int | str) -> np.random.Generator
     return np.random.Generator(np.random.Philox(key=key(seed, purpose, *where)))
 
 
-_STEPS = 8  # four make a good permutation of many; of only three or four it takes these to be even
+_STEPS = 8  # four permute a large range well; a range of three or four needs eight to be uniform
 
 
 def permute_index(index: int, size: int, seed: int, purpose: str, *where: int | str) -> int:
-    """Where a keyed random permutation of ``range(size)`` sends ``index``, without any table.
+    """Map ``index`` by a keyed random permutation of ``range(size)``, without a table.
 
-    A Feistel network permutes the next power of four; what it sends beyond ``size`` it sends on,
-    fewer than four times on average. So time and memory do not grow with ``size``.
+    A Feistel network permutes the next power of four. A result beyond ``size`` is mapped again,
+    fewer than four times on average, so time and memory do not grow with ``size``.
 
     >>> [permute_index(i, 5, 0, "example") for i in range(5)]
     [2, 3, 4, 0, 1]
@@ -64,11 +64,11 @@ def permute_index(index: int, size: int, seed: int, purpose: str, *where: int | 
 
 @contextmanager
 def seeded(seed: int | None, generators: Sequence[torch.Generator] | None = None) -> Iterator[None]:
-    """Draws in here follow from the seed; afterwards the generators are as they were.
+    """Make draws in this context follow from the seed; restore the generators afterwards.
 
     Args:
-        seed: of every generator; None: they begin as they are.
-        generators: the ones to seed; None: all of `default_generators`.
+        seed: of every generator; None leaves their states.
+        generators: the generators to seed; None means all of `default_generators`.
 
     >>> import torch
     >>> before = torch.random.get_rng_state()
@@ -93,17 +93,17 @@ def seeded(seed: int | None, generators: Sequence[torch.Generator] | None = None
 
 
 def seed_torch(seed: int) -> None:
-    """Seed the generators of this machine; within `seeded`, which puts them back.
+    """Seed the generators of this machine; call it within `seeded`, which restores them.
 
-    `torch.manual_seed` also keeps a stack trace for every kind of accelerator that is not there,
-    each time: more work than a small forward.
+    `torch.manual_seed` also keeps a stack trace for every kind of absent accelerator, each time:
+    more work than a small forward.
     """
     for generator in default_generators():
         generator.manual_seed(seed)
 
 
 def default_generators(device: torch.device | str = "cpu") -> tuple[torch.Generator, ...]:
-    """The generators that layers draw from: the processor's, and those of CUDA devices in use.
+    """Return the generators of layers: the processor's, and those of CUDA devices in use.
 
     Args:
         device: where layers will compute; a CUDA device is in use from here on.

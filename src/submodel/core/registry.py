@@ -1,18 +1,17 @@
-"""Registries of components: the things that a configuration names, built in or added by users.
+"""Registries of components, built in or added by users, that a configuration names.
 
-A component is a class or a function. It is found by a name of ours, by an entry point of an
-installed package, or by its path, ``package.module:Name``. In Python, the class or function itself
-or an object that is such a component already may replace the name (`Registry.named`).
-A component may declare
+A component is a class or a function. It is found by a built-in name, by an entry point of an
+installed package, or by its path, ``package.module:Name``. In Python, the class, the function or a
+made object may replace the name (`Registry.named`). A component may declare
 
 - ``Options``: the keys it adds to its section of the configuration, typed and described. A
   component without them takes keyword arguments from the key ``options`` of the section;
-- ``configured(options, context)``: how it is made of them, where its keys are not simply its
-  arguments. ``context`` is what the kind of component is told: the axes' sizes for a scheme, the
-  inputs' shape for a model;
-- ``problems(options, context)``, of a class a classmethod: why it is not defined for the run, a
-  sentence each that begins with the key it is about. It is asked before the component is made.
-  A scheme is asked when it is made, by its method of that name.
+- ``configured(options, context)``: a constructor from these options, for a component whose keys are
+  not simply its arguments. ``context`` depends on the registry: the sizes of the axes for a scheme,
+  the shape of the inputs for a model;
+- ``problems(options, context)``, of a class a classmethod: the reasons why the component is not
+  defined for the run, as sentences that begin with a key. It is called before the component is
+  made; of a scheme, the method of that name is called on the made object.
 """
 
 from __future__ import annotations
@@ -37,20 +36,20 @@ __all__ = ["Component", "Entry", "Kind", "Offer", "Registry", "find"]
 
 _T = TypeVar("_T")
 _GIVEN = "python:"
-_PLAIN = (str, bytes, int, float, Mapping, list, tuple, type)  # values of files, and classes
-_given: dict[str, object] = {}  # the latest object of every name, for names that a file holds
+_PLAIN = (str, bytes, int, float, Mapping, list, tuple, type)  # values from files, and classes
+_given: dict[str, object] = {}  # the latest object of every name, for names read from a file
 
 
 class GivenName(str):
     """The name of a component that was given in Python and has no path: ``python:Name``.
 
-    It holds the component itself, so that two of one name are not confused in a process.
+    It holds the component itself, so that two components of one name stay distinct in a process.
     """
 
     target: object
 
     def __new__(cls, name: str, target: object = None) -> GivenName:
-        """The name, with the component that it stands for."""
+        """Make the name of ``target``."""
         self = super().__new__(cls, name)
         self.target = target
         return self
@@ -62,34 +61,34 @@ class Entry:
 
     path: str
     about: str = ""
-    argument: str = ""  # what a name takes after a colon: "NAME" for hf:NAME
-    is_hidden: bool = False  # from lists of what to choose from
+    argument: str = ""  # placeholder of the text after a colon: "NAME" for hf:NAME
+    is_hidden: bool = False  # whether lists of choices leave it out
 
 
 @dataclass(frozen=True)
 class Component(Generic[_T]):
-    """A class or function that was found for a name."""
+    """A class or function that was found by a name."""
 
     registry: Registry[_T]
     name: str
     target: Callable[..., Any]
-    argument: str = ""  # what follows the colon, of a name such as hf:NAME
-    is_made: bool = False  # whether the target is the thing itself, which has no keys any more
+    argument: str = ""  # the text after the colon, of a name such as hf:NAME
+    is_made: bool = False  # whether the target is a made object, which has no keys any more
 
     @property
     def options(self) -> type[Section]:
-        """The keys that it adds to its section."""
+        """Class of the keys that the component adds to its section."""
         if self.is_made:
             return Section
         options_class: type[Section] | None = _declaration(self.target, "Options")
         return options_class or (Section if self.registry.is_ours(self.name) else FreeOptions)
 
     def problems(self, options: Any, context: object = None) -> list[str]:
-        """Why it is not defined for a run, as it says itself; empty where it is, or says nothing.
+        """Return the reasons why the component is not defined for a run; empty if there are none.
 
         Args:
             options: the section that names it, or keys of its own.
-            context: what it would be made with.
+            context: the context in which it would be made.
         """
         if self.is_made or self.registry.is_asked_later:
             return []
@@ -106,7 +105,7 @@ class Component(Generic[_T]):
         return list(problems)
 
     def make(self, options: Any, context: object = None) -> _T:
-        """The thing itself; raises `ConfigError` where it cannot be made, or is something else."""
+        """Make the component; raises `ConfigError` if that fails or gives another kind."""
         refuse(self.problems(options, context))
         with wrap_errors(f"{self.registry.key}: {self.name!r} fails", ConfigError):
             try:
@@ -120,7 +119,7 @@ class Component(Generic[_T]):
         return self.registry.check(self.registry.adapted(thing), self.name)
 
     def _make(self, options: Any, context: object) -> Any:
-        """A class or a factory is called; a function that is the thing itself is left alone."""
+        """Call a class or a factory; return a function that is itself the component."""
         if self.is_made:
             return self.target
         if _declaration(self.target, "configured") is not None:
@@ -138,36 +137,36 @@ class Component(Generic[_T]):
 
 @dataclass(frozen=True)
 class Registry(Generic[_T]):
-    """The components of one kind, such as schemes: the key that names one, and the known names."""
+    """The components of one kind, such as schemes: their key and the known names."""
 
     noun: str
     key: str  # of the configuration, as "scheme.name"
-    group: str  # of entry points, in which packages offer theirs
+    group: str  # of entry points by which packages add components
     entries: Mapping[str, Entry]
-    wants: str = ""  # what a component must be, in words
-    of_class: str = ""  # the path of the class that a component is an object of, if there is one
-    members: tuple[str, ...] = ()  # else what a component has
-    adapt: str = ""  # the path of a function of what was made, before it is looked at
-    stand_in: str = ""  # the path of a function of a found class, for those of others
-    with_context: bool = False  # without `configured`: is given the context first, if it takes it
-    is_function: bool = False  # whether a plain function is one, as losses are
-    is_asked_later: bool = False  # for problems: the thing itself is, once it is made, as schemes
-    takes_objects: bool = True  # whether Python may give the thing itself
-    advice: Mapping[str, str] = field(default_factory=dict)  # what to use instead of other names
+    wants: str = ""  # describes a component, for errors
+    of_class: str = ""  # path of the class of all such components, if there is one
+    members: tuple[str, ...] = ()  # otherwise the attributes that a component must have
+    adapt: str = ""  # path of a function that converts a made object before it is checked
+    stand_in: str = ""  # path of a function that wraps a found class of another package
+    with_context: bool = False  # without `configured`: pass the context first, if it is accepted
+    is_function: bool = False  # whether a plain function is a component, as for losses
+    is_asked_later: bool = False  # whether `problems` is called on the made object, as for schemes
+    takes_objects: bool = True  # whether a made object may be given in Python
+    advice: Mapping[str, str] = field(default_factory=dict)  # remedies, by unsupported name
 
     @property
     def prefixes(self) -> list[str]:
-        """The names that take an argument."""
+        """Names that take an argument."""
         return [name for name, entry in self.entries.items() if entry.argument]
 
     def names(self) -> list[str]:
-        """Every name that can be given, but for paths."""
+        """Return every valid name, except paths."""
         public = {name: entry for name, entry in self.entries.items() if not entry.is_hidden}
         titles = [f"{n}:{o.argument}" if o.argument else n for n, o in public.items()]
         return [*titles, *(e.name for e in self._entry_points() if e.name not in self.entries)]
 
     def describe(self) -> str:
-        """The names and what they mean, for the description of the key."""
+        """Return the names with their descriptions, for the description of the key."""
         parts = []
         for name, entry in self.entries.items():
             if not entry.is_hidden:
@@ -176,10 +175,10 @@ class Registry(Generic[_T]):
         return "; ".join([*parts, "or package.module:Name"])
 
     def named(self, value: Any) -> Any:
-        """The name of a class, function or object that is given in Python; other values as is.
+        """Return the name of a class, function or object given in Python; other values unchanged.
 
-        What can be imported is named by its path, so that a file can name it. Anything else is a
-        `GivenName`: a run that has one goes on only where the object is given again.
+        An importable component is named by its path, so that a file can name it. Any other
+        becomes a `GivenName`: to continue a run that has one, the object must be given again.
         """
         if isinstance(value, str):
             return value
@@ -191,7 +190,7 @@ class Registry(Generic[_T]):
         return remember(value)
 
     def knows(self, name: object) -> bool:
-        """Whether this can name one; whether its code loads is found out later."""
+        """Tell whether a name is valid; this does not import its code."""
         name = self.named(name)
         if not isinstance(name, str):
             return False
@@ -202,9 +201,9 @@ class Registry(Generic[_T]):
         return is_ours or self._entry_point(name) is not None
 
     def check_name(self, value: Any, check: Callable[[Any], Any], verb: str = "is") -> Any:
-        """The name that a value is or stands for, if it can name one; else an error for its key.
+        """Return the name that a value is or stands for; an invalid one is an error of its key.
 
-        ``check`` is what its key asks of a name besides; ``verb`` is how the error begins.
+        ``check`` is the validator of the key; ``verb`` begins the error.
         """
         name = self.named(value)
         checked = check(name)
@@ -218,7 +217,7 @@ class Registry(Generic[_T]):
         return name if isinstance(name, GivenName) else checked
 
     def check_names(self, values: Any, check: Callable[[Any], Any]) -> Any:
-        """Names of a list, if each can name one; else an error for the configuration."""
+        """Return the names of a list; an invalid one is an error of the configuration."""
         names = [self.named(v) for v in values] if isinstance(values, list | tuple) else values
         check(names)
         return [
@@ -227,12 +226,12 @@ class Registry(Generic[_T]):
         ]
 
     def is_ours(self, name: str) -> bool:
-        """Whether the component of a name comes with this package."""
+        """Tell whether a component is built in."""
         prefix = name.partition(":")[0]
         return name in self.entries or prefix in self.prefixes
 
     def find(self, name: str) -> Component[_T]:
-        """The component of a name; raises `ConfigError` where there is none."""
+        """Return the component of a name; raises `ConfigError` if there is none."""
         name = self.named(name)
         if name.startswith(_GIVEN):
             target = name.target if isinstance(name, GivenName) else _given.get(name)
@@ -256,12 +255,12 @@ class Registry(Generic[_T]):
         raise ConfigError(f"{self.key}: {name!r} is not one of {', '.join(self.names())}{advice}")
 
     def argument(self, name: str) -> str:
-        """What follows the colon of a name such as ``hf:NAME``; empty of any other name."""
+        """Return the text after the colon of a name such as ``hf:NAME``; empty otherwise."""
         prefix, _, argument = name.partition(":")
         return argument if prefix in self.prefixes else ""
 
     def having(self, key: str) -> list[str]:
-        """The names whose components have this key."""
+        """Return the names of the built-in components that have this key."""
         return [
             name
             for name in self.entries
@@ -269,11 +268,11 @@ class Registry(Generic[_T]):
         ]
 
     def adapted(self, thing: Any) -> Any:
-        """What stands for a made thing, which may be of a kind that others have."""
+        """Return the made object, converted if it is of a foreign kind that can be adapted."""
         return find(self.adapt, self.key)(thing) if self.adapt else thing
 
     def check(self, thing: Any, name: str) -> _T:
-        """Return the made thing; raises `ConfigError` unless it is one of this kind."""
+        """Return the made object; raises `ConfigError` unless it is of the right kind."""
         if not self._is_one(thing):
             kind = type(thing).__name__
             raise ConfigError(f"{self.key}: {name!r} made a {kind}, which is not {self.wants}")
@@ -292,7 +291,7 @@ class Registry(Generic[_T]):
         return all(hasattr(thing, name) for name in self.members)
 
     def _is_thing(self, value: object) -> bool:
-        """Whether a value given in Python is the thing itself, not what makes it."""
+        """Tell whether a value given in Python is a made object rather than its factory."""
         if value is None or isinstance(value, _PLAIN) or inspect.isroutine(value):
             return False
         if not self.takes_objects:
@@ -310,7 +309,7 @@ class Registry(Generic[_T]):
 
 
 def _declaration(target: object, name: str) -> Any:
-    """A member that a class declares itself or inherits within its own package."""
+    """Return a member that a class declares itself or inherits within its own package."""
     home = getattr(target, "__module__", "").partition(".")[0]
     for kind in getattr(target, "__mro__", ()):
         if name in vars(kind):
@@ -320,7 +319,7 @@ def _declaration(target: object, name: str) -> Any:
 
 
 def remember(thing: object) -> GivenName:
-    """The name of something that is given in Python; files that hold the name find it again.
+    """Return a name for an object given in Python; files that hold the name find it again.
 
     >>> remember(lambda: None)
     'python:lambda'
@@ -332,7 +331,7 @@ def remember(thing: object) -> GivenName:
 
 
 def _path_of(thing: Any) -> str | None:
-    """The path by which another process can import a class or function; None if there is none."""
+    """Return the path by which another process can import a class or function, if any."""
     module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)
     if not isinstance(module, str) or not isinstance(name, str) or module == "__main__":
         return None
@@ -343,14 +342,14 @@ def _path_of(thing: Any) -> str | None:
 
 
 def _takes_context(target: Callable[..., Any]) -> bool:
-    """Whether the first argument is needed, or is the context by its name.
+    """Tell whether a target requires a first argument, or names it ``context``.
 
     >>> _takes_context(lambda context=None: 0), _takes_context(lambda path="log.csv": 0)
     (True, False)
     """
     try:
         first = next(iter(inspect.signature(target).parameters.values()), None)
-    except (TypeError, ValueError):  # code that does not say
+    except (TypeError, ValueError):  # a builtin without a signature
         return True
     if first is None or first.kind in (first.KEYWORD_ONLY, first.VAR_KEYWORD):
         return False
@@ -358,7 +357,7 @@ def _takes_context(target: Callable[..., Any]) -> bool:
 
 
 def is_path(name: str) -> bool:
-    """Whether a name is a path to code.
+    """Tell whether a name is a path to code.
 
     >>> is_path("my_package.nets:make"), is_path("cnn")
     (True, False)
@@ -371,15 +370,15 @@ def _is_dotted(path: str) -> bool:
 
 
 def find(path: str, key: str, entry: str = "") -> Callable[..., Any]:
-    """What ``package.module:name`` names; modules of the working folder count too.
+    """Import the object at ``package.module:name``; modules of the working folder count too.
 
-    That folder is searched after all installed packages, so that its files never stand in for them,
-    and only from the first path on that is neither ours nor an entry point's.
+    That folder is searched after all installed packages, so that its files never hide them. It is
+    searched only for a path that is neither built in nor an entry point's.
 
     Args:
         path: the path.
-        key: where the configuration names it, for errors.
-        entry: the name of the entry point that stands for the path there, if one does.
+        key: the key of the configuration that names it, for errors.
+        entry: the name of the entry point that was given instead of the path, if any.
     """
     spelling = entry or path
     module_name, _, name = path.partition(":")
@@ -407,7 +406,7 @@ _added_folders: set[str] = set()
 
 
 def _add_working_folder() -> None:
-    """Let imports find modules of the working folder, after all others, and of no earlier one."""
+    """Make modules of the working folder importable, after all others; remove earlier folders."""
     here = str(Path.cwd())
     earlier = _added_folders - {here}
     sys.path[:] = [folder for folder in sys.path if folder not in earlier]
@@ -417,7 +416,7 @@ def _add_working_folder() -> None:
 
 
 def _hidden_by(module_name: str) -> str:
-    """Which installed module hides a file of the working folder, and what to do, in brackets."""
+    """Name the installed module that hides a file of the working folder, and the remedy."""
     top = module_name.partition(".")[0]
     found = getattr(sys.modules.get(top), "__file__", None) or "built into Python"
     own = next((path for path in (Path(f"{top}.py"), Path(top)) if path.exists()), None)

@@ -1,8 +1,8 @@
-"""Tables for Markdown, terminals and notebooks; and small pictures for notebooks.
+"""Tables for Markdown, terminals and notebooks; small pictures for notebooks.
 
-Notebooks get HTML without scripts, for a light or a dark ground. Text and lines take the colour of
-the page (``currentColor``); colours stand out on both grounds. The markup is well-formed and its
-texts are escaped, so that parts can be put together as they are.
+Notebooks get HTML without scripts, for a light or a dark background. Text and lines take the colour
+of the page (``currentColor``); the accent colour is visible on both. The markup is well-formed and
+its texts are escaped, so that parts can be concatenated.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from itertools import groupby
 
 from rich.table import Table
 
-ACCENT = "#3d97e0"  # as the fifth line of a figure
+ACCENT = "#3d97e0"  # the colour of the fifth line of a figure
 _CELL = "padding:2px 10px 2px 0;text-align:{side};vertical-align:top;border:0"
 _FAINT = "opacity:.65"
 _HEIGHT = 12  # of a strip, in pixels
@@ -22,7 +22,7 @@ _WIDTH = 240
 
 
 def markdown_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """A table as the lines of a Markdown page.
+    """Yield the lines of a table on a Markdown page.
 
     >>> list(markdown_table(["a", "b"], [["1", "2"]]))
     ['| a | b |', '| --- | --- |', '| 1 | 2 |']
@@ -39,13 +39,13 @@ def text_table(
     rows: Sequence[Sequence[str]] = (),
     words: Collection[str] = (),
 ) -> Table:
-    """A table for the terminal, its numbers to the right.
+    """Make a table for the terminal, with numbers aligned to the right.
 
     Args:
-        title: above it.
+        title: the title above the table.
         headings: the cells of the first line.
-        rows: the cells of every line below it; more may be added later.
-        words: the headings of words, which are set to the left.
+        rows: the cells of all other lines; more may be added later.
+        words: headings of the columns of text, which are aligned to the left.
 
     >>> text_table("two", ["way", "loss"], [["rolling", "1.5"]], words=["way"]).row_count
     1
@@ -60,7 +60,7 @@ def text_table(
 
 
 def card(title: str, *parts: str) -> str:
-    """A title (plain text) and markup below it.
+    """Put a title (plain text) above markup.
 
     >>> card("a < b")
     '<div style="font-size:13px;line-height:1.5"><div style="font-weight:600">a &lt; b</div></div>'
@@ -70,29 +70,29 @@ def card(title: str, *parts: str) -> str:
 
 
 def line_of_text(text: str) -> str:
-    """Plain text as a line below others, a little paler."""
+    """Format plain text as a paler line below others."""
     return f'<div style="{_FAINT}">{escape(text)}</div>'
 
 
 def cell(text: str) -> str:
-    """Plain text as a cell of `grid_of_cells`."""
+    """Format plain text as a cell of `grid_of_cells`."""
     return escape(text)
 
 
 def bold_cell(text: str) -> str:
-    """Plain text that stands out, as a cell of `grid_of_cells`."""
+    """Format plain text as a bold cell of `grid_of_cells`."""
     return f"<b>{escape(text)}</b>"
 
 
 def grid_of_cells(
     headings: Sequence[str], rows: Iterable[Sequence[str]], numbers: Sequence[int] = ()
 ) -> str:
-    """A table.
+    """Make a table.
 
     Args:
-        headings: plain texts; none: there is no first line.
-        rows: markup: texts by `cell`, pictures as they are.
-        numbers: the columns that are set to the right.
+        headings: plain texts; if empty, the table has no first line.
+        rows: markup: texts by `cell`, or pictures.
+        numbers: the columns that are aligned to the right.
     """
 
     def side(place: int) -> str:
@@ -116,7 +116,7 @@ def grid_of_cells(
 
 
 def strip(levels: Sequence[float], label: str) -> str:
-    """Units in a row, filled as far as each is held.
+    """Draw units in a row, filled in proportion to how often each is held.
 
     Args:
         levels: from 0, empty, to 1, full.
@@ -143,10 +143,10 @@ def strip(levels: Sequence[float], label: str) -> str:
 
 
 def curve(points: Sequence[tuple[float, float]], label: str, height: int = 60) -> str:
-    """A line through points, between the least and the most of both coordinates.
+    """Draw a line through points, scaled to the range of both coordinates.
 
     Args:
-        points: by ascending first coordinate; those that are not finite are left out.
+        points: in ascending order of the first coordinate; points that are not finite are left out.
         label: a description, for people who cannot see it.
         height: in pixels.
 
@@ -174,11 +174,11 @@ def curve(points: Sequence[tuple[float, float]], label: str, height: int = 60) -
         'stroke-linejoin="round"></polyline>'
     )
     dot = f'<circle cx="{last_x}" cy="{last_y}" r="3" fill="{ACCENT}"></circle>'
-    ground = (
+    axis = (
         f'<line x1="0" x2="{_WIDTH}" y1="{height - 0.5}" y2="{height - 0.5}" '
         'stroke="currentColor" stroke-opacity="0.3"></line>'
     )
-    return _svg(_WIDTH, height, label, ground + line + dot)
+    return _svg(_WIDTH, height, label, axis + line + dot)
 
 
 def _svg(width: int, height: int, label: str, content: str) -> str:
