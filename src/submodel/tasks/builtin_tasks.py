@@ -1,4 +1,4 @@
-"""Registries of tasks, losses, metrics, optimisers and schedules."""
+"""Built-in tasks, losses, metrics, optimisers and schedules, as entries of their registries."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from submodel.tasks.task import TaskKind
 
 AbsentLabels = Literal["keep", "zero", "leave_out"]
-"""Logits of labels that a client lacks stay, are set to zero, or are taken out of the softmax."""
+"""Logits of labels that a client lacks: kept, set to zero, or removed from the softmax."""
 
 
 TASKS: Registry[TaskKind] = Registry(
@@ -25,7 +25,7 @@ TASKS: Registry[TaskKind] = Registry(
     of_class="submodel.tasks.task:TaskKind",
     with_context=True,
     entries={
-        "auto": Entry("submodel.tasks.task:TaskOfData", "what the data is for"),
+        "auto": Entry("submodel.tasks.task:TaskOfData", "the task that fits the data"),
         "classification": Entry("submodel.tasks.task:Classification", "class labels"),
         "language": Entry("submodel.tasks.task:Language", "the next token of sequences"),
         "regression": Entry("submodel.tasks.task:Regression", "numbers"),
@@ -55,8 +55,8 @@ METRICS: Registry[BatchMetric] = Registry(
     adapt="submodel.tasks.metrics:as_metric",
     is_function=True,
     entries={
-        "accuracy": Entry("submodel.tasks.metrics:Accuracy", "the share of right answers"),
-        "top5": Entry("submodel.tasks.metrics:TopFive", "right is among the best five"),
+        "accuracy": Entry("submodel.tasks.metrics:Accuracy", "the share of correct predictions"),
+        "top5": Entry("submodel.tasks.metrics:TopFive", "the correct label is among the best five"),
         "f1": Entry("submodel.tasks.metrics:MacroF1", "the mean over the classes"),
         "calibration": Entry("submodel.tasks.metrics:CalibrationError", "expected error, 15 bins"),
         "perplexity": Entry("submodel.tasks.metrics:Perplexity", "e to the loss"),
@@ -77,9 +77,7 @@ OPTIMISERS: Registry[Optimiser] = Registry(
     entries={
         "sgd": Entry("submodel.tasks.optimisers:Sgd", "with momentum or Nesterov's, as torch's"),
         "adam": Entry("submodel.tasks.optimisers:LocalAdam", "as torch's"),
-        "adamw": Entry(
-            "submodel.tasks.optimisers:LocalAdamW", "with a decay of its own, as torch's"
-        ),
+        "adamw": Entry("submodel.tasks.optimisers:LocalAdamW", "decoupled decay, as torch's"),
         "adafactor": Entry(
             "submodel.tasks.optimisers:Adafactor", "little memory, relative rates, as torch's"
         ),
@@ -98,4 +96,4 @@ SCHEDULES: Registry[Schedule] = Registry(
         "cosine": Entry("submodel.tasks.schedule:Cosine"),
     },
 )
-"""Made with the number of rounds as context."""
+"""A schedule is made with the number of rounds as context."""

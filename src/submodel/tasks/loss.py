@@ -1,8 +1,9 @@
-"""Losses, the logits that they and the metrics read, and what a loss is the mean of.
+"""Losses, the logits that they and the metrics read, and the number of terms a loss averages.
 
-The mean of the means of batches is the mean of all only if each batch weighs as much as its loss
-averages over: tokens that are not ignored, say, rather than sequences. A loss may say so by its
-method ``count``; for others, the calls that average are watched while the loss is computed.
+The mean of the means of batches is the mean of all only if each batch has the weight of the terms
+that its loss averages: tokens that are not ignored, say, rather than sequences. A loss may give
+their number by its method ``count``; for others, the averaging calls are observed while the loss
+is computed.
 """
 
 from __future__ import annotations
@@ -27,19 +28,19 @@ from submodel.tasks.builtin_tasks import AbsentLabels
 Loss = Callable[[Tensor, Tensor], Tensor]
 """(outputs, targets) -> the mean loss over the batch.
 
-Where not all examples count alike, ``loss.count(targets)``, if it has that, tells how many terms it
-is the mean of (`submodel.tasks.loss`)."""
+If not all examples count alike, the optional ``loss.count(targets)`` gives the number of averaged
+terms (`submodel.tasks.loss`)."""
 
 NO_LABEL = -100
-"""A label that does not count, as torch's cross-entropy has it by default, and Hugging Face's."""
+"""A label to ignore: the default of torch's cross-entropy, and of Hugging Face."""
 
 
 def by_label(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """One row of logits for every label that counts.
+    """Return one row of logits for every label that is not ignored.
 
-    Outputs are (examples, classes) for labels (examples,); for sequences (examples, places) they
-    are (examples, places, classes), as language models give them, or (examples, classes, places),
-    as torch's cross-entropy takes them. Where both fit, the former is meant.
+    Outputs are (examples, classes) for labels (examples,). For sequences (examples, places) they
+    are (examples, places, classes), as of language models, or (examples, classes, places), as
+    torch's cross-entropy takes them; the former if both fit.
 
     >>> logits, labels = by_label(torch.zeros(2, 3, 5), torch.tensor([[1, 2, -100], [0, 4, 4]]))
     >>> logits.shape, labels.tolist()
@@ -57,7 +58,7 @@ def by_label(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def flat_logits(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """As `by_label`, with the labels that do not count.
+    """Do the same as `by_label`, including ignored labels.
 
     >>> flat_logits(torch.zeros(2, 5, 3), torch.zeros(2, 3, dtype=torch.long))[0].shape
     torch.Size([6, 5])
@@ -76,8 +77,8 @@ class MaskedCrossEntropy:
     """Cross-entropy for a client that lacks some labels.
 
     ``zero`` sets the absent logits to zero, as HeteroFL and FedRolex do: they still count in the
-    softmax. ``leave_out`` takes them out of it. Works on the logits of all classes or, where the
-    classifier's rows are cut, on those that are left.
+    softmax. ``leave_out`` removes them from it. The logits may be those of all classes or, if the
+    rows of the classifier are cut, of the present classes only.
 
     >>> import math
     >>> loss = MaskedCrossEntropy(torch.tensor([2, 5]), classes=10, absent="leave_out")
@@ -92,7 +93,7 @@ class MaskedCrossEntropy:
         self.padding = classes - len(present) if absent == "zero" else 0
 
     def __call__(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """The mean over the batch."""
+        """Return the mean over the batch."""
         return functional.cross_entropy(
             self.logits(logits),
             torch.searchsorted(self.present, targets),
@@ -100,18 +101,18 @@ class MaskedCrossEntropy:
         )
 
     def count(self, targets: Tensor) -> int:
-        """Every example."""
+        """Return the number of examples."""
         return len(targets)
 
     def logits(self, logits: Tensor) -> Tensor:
-        """Those that enter the softmax."""
+        """Return the logits that enter the softmax."""
         if logits.shape[1] != len(self.present):
             logits = logits[:, self.present]
         return functional.pad(logits, (0, self.padding)) if self.padding else logits
 
 
 def smoothing_of(loss: Loss) -> float:
-    """The label smoothing of a cross-entropy.
+    """Return the label smoothing of a cross-entropy; 0 for any other loss.
 
     >>> smoothing_of(nn.CrossEntropyLoss(label_smoothing=0.1)), smoothing_of(nn.MSELoss())
     (0.1, 0.0)
@@ -121,7 +122,7 @@ def smoothing_of(loss: Loss) -> float:
 
 @dataclass(frozen=True)
 class TokenCrossEntropy:
-    """The mean cross-entropy over all places whose target counts; -100 does not.
+    """The mean cross-entropy over all places whose target is not -100.
 
     >>> loss = TokenCrossEntropy()
     >>> targets = torch.tensor([[0, -100], [1, 1]])
@@ -132,14 +133,14 @@ class TokenCrossEntropy:
     label_smoothing: float = 0.0
 
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """The mean over what counts."""
+        """Return the mean over the targets that count."""
         rows, labels = flat_logits(outputs, targets)
         return functional.cross_entropy(
             rows, labels.long(), ignore_index=NO_LABEL, label_smoothing=self.label_smoothing
         )
 
     def count(self, targets: Tensor) -> int:
-        """The places that count."""
+        """Return the number of targets that count."""
         return int((targets != NO_LABEL).sum())
 
 
@@ -156,20 +157,20 @@ class Value:
     """The loss of a batch."""
 
     mean: Tensor
-    count: float  # what it is the mean of, in examples where all their targets count
-    is_count_known: bool = True  # if not, examples are taken to count alike
+    count: float  # of the averaged terms, as a number of examples with all their targets
+    is_count_known: bool = True  # otherwise all examples are assumed to count alike
 
 
 def value_of(loss: Loss, outputs: Tensor, targets: Tensor) -> Value:
-    """The loss of a batch, and what it is the mean of.
+    """Compute the loss of a batch, and the number of terms it averages.
 
     >>> targets = torch.tensor([[1, -100], [0, 1]])
     >>> value_of(functional.cross_entropy, torch.zeros(2, 3, 2), targets).count
     1.5
     """
     examples = len(targets)
-    if (tell := getattr(loss, "count", None)) is not None:
-        return Value(loss(outputs, targets), _count_by_loss(tell, targets))
+    if (count_terms := getattr(loss, "count", None)) is not None:
+        return Value(loss(outputs, targets), _count_by_loss(count_terms, targets))
     each = targets.numel() / examples  # targets of an example
     if loss is functional.cross_entropy and not targets.is_floating_point():
         count = examples if targets.dim() == 1 else int((targets != NO_LABEL).sum()) / each
@@ -178,12 +179,12 @@ def value_of(loss: Loss, outputs: Tensor, targets: Tensor) -> Value:
         mean = loss(outputs, targets)
     terms = averages.count()
     if terms == 0 and bool(torch.isfinite(mean)):
-        terms = None  # a mean over nothing, but the loss makes something of it
+        terms = None  # a mean over nothing is NaN, so the loss must average something else
     return Value(mean, examples if terms is None else terms / each, terms is not None)
 
 
 class CountingLoss:
-    """A loss that remembers what it was last the mean of; None before it was computed.
+    """A loss that stores the number of terms of its last value; None before the first.
 
     >>> loss = CountingLoss(functional.mse_loss)
     >>> float(loss(torch.zeros(3, 2), torch.ones(3, 2))), loss.last
@@ -195,17 +196,17 @@ class CountingLoss:
         self.last: float | None = None
 
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """The mean over the batch."""
+        """Return the mean over the batch."""
         value = value_of(self.loss, outputs, targets)
         self.last = value.count
         return value.mean
 
 
-def _count_by_loss(tell: Callable[[Tensor], Any], targets: Tensor) -> float:
-    """The answer of the loss itself, by its attribute ``count``."""
-    answer = tell(targets) if callable(tell) else tell
+def _count_by_loss(count_terms: Callable[[Tensor], Any], targets: Tensor) -> float:
+    """Evaluate the attribute ``count`` of the loss."""
+    answer = count_terms(targets) if callable(count_terms) else count_terms
     try:
-        count = _number(answer) if callable(tell) else math.nan
+        count = _number(answer) if callable(count_terms) else math.nan
     except (TypeError, ValueError, RuntimeError):
         count = math.nan
     if not 0 <= count < math.inf:
@@ -217,17 +218,17 @@ def _count_by_loss(tell: Callable[[Tensor], Any], targets: Tensor) -> float:
 
 
 class _Averages(TorchFunctionMode):
-    """Watches, while entered, for functions of torch that average what was made of tensors."""
+    """A context that observes torch functions which average results computed from given tensors."""
 
     def __init__(self, *tensors: Tensor) -> None:
         super().__init__()
         self._results = {id(tensor): ref(tensor) for tensor in tensors}  # weak: they may be large
         self._entropies: list[float] = []
         self._others: list[float] = []
-        self._totals: list[Tensor] = []  # what was summed up, perhaps to be divided by hand
+        self._totals: list[Tensor] = []  # results of sums, which may be divided explicitly
 
     def count(self) -> float | None:
-        """How many terms the mean has: the last mean seen, of cross-entropies if there were any."""
+        """Return the number of terms of the last mean; cross-entropies take precedence."""
         counts = self._entropies or self._others
         return counts[-1] if counts else None
 
@@ -238,7 +239,7 @@ class _Averages(TorchFunctionMode):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Call the function and note what it averages over."""
+        """Call the function and record the number of averaged terms."""
         keywords = kwargs or {}
         result = func(*args, **keywords)
         if any(self._is_result(tensor) for tensor in _tensors((args, *keywords.values()))):
@@ -279,7 +280,7 @@ class _Averages(TorchFunctionMode):
 
 
 def _tensors(values: Any) -> Iterator[Tensor]:
-    """Those in nested tuples and lists."""
+    """Yield the tensors in nested tuples and lists."""
     if isinstance(values, Tensor):
         yield values
     elif isinstance(values, tuple | list):
@@ -295,7 +296,7 @@ def _first(args: Sequence[Any], keywords: Mapping[str, Any]) -> Tensor:
 def _arguments(
     func: Callable[..., Any], args: Sequence[Any], keywords: Mapping[str, Any]
 ) -> Mapping[str, Any]:
-    """The arguments of a call by parameter name, defaults included."""
+    """Return the arguments of a call by parameter name, with defaults."""
     call = _signature(func).bind(*args, **keywords)
     call.apply_defaults()
     return call.arguments
@@ -305,7 +306,7 @@ _signature = lru_cache(maxsize=64)(inspect.signature)
 
 
 def _terms(call: Mapping[str, Any]) -> float:
-    """What a cross-entropy divides by: its targets that are not ignored, each with its weight."""
+    """Return the divisor of a cross-entropy: the total weight of the targets not ignored."""
     inputs, targets, weight = call["input"], call["target"], call["weight"]
     if targets.is_floating_point():  # a distribution over the classes
         return float(targets.numel() / inputs.shape[min(1, inputs.dim() - 1)])
@@ -318,16 +319,16 @@ def _number(value: Tensor | float) -> float:
 
 
 class LossSums:
-    """The mean loss of each of some clients, batch by batch."""
+    """The mean losses of some clients, accumulated batch by batch."""
 
     def __init__(self, clients: int = 1, device: torch.device | str = "cpu") -> None:
         self._totals = torch.zeros(clients, dtype=torch.float64, device=device)
-        self._units = [0.0] * clients  # of a client's first batch: equal batches weigh just 1
+        self._units = [0.0] * clients  # count of a client's first batch, so equal batches weigh 1
         self._weights = [0.0] * clients
         self.counts = [0.0] * clients
 
     def add(self, values: Tensor, counts: Sequence[float], start: int = 0) -> None:
-        """A batch of each of some neighbouring clients."""
+        """Add one batch of each of some neighbouring clients."""
         weights = []
         for client, count in enumerate(counts, start):
             self._units[client] = self._units[client] or count
@@ -341,7 +342,7 @@ class LossSums:
         self._totals[start : start + len(counts)] += values
 
     def means(self) -> list[float]:
-        """Over all that counted; 0 where nothing did."""
+        """Return the mean loss of each client; 0 for a client without counted targets."""
         return [
             total / weight if weight else 0.0
             for total, weight in zip(self._totals.tolist(), self._weights, strict=True)
@@ -349,7 +350,7 @@ class LossSums:
 
 
 def batch_weights(counts: Sequence[float], lengths: Sequence[int]) -> Sequence[float]:
-    """What batches weigh that count so much; where examples count alike, their numbers themselves.
+    """Return the weights of batches with these counts; their lengths if examples count alike.
 
     >>> batch_weights([6.0, 6.0, 3.0], [2, 2, 1]), batch_weights([6.0, 5.0], [2, 2])
     ([2, 2, 1], [6.0, 5.0])
@@ -359,7 +360,7 @@ def batch_weights(counts: Sequence[float], lengths: Sequence[int]) -> Sequence[f
 
 
 def check_unknown(loss: Loss, outputs: Tensor, targets: Tensor, whole: Tensor) -> None:
-    """Say so, once, if a loss that averages in an unseen way does not count examples alike."""
+    """Warn once if a loss that averages in an unobserved way does not count examples alike."""
     half = len(targets) // 2
     if not half:
         return
@@ -368,7 +369,7 @@ def check_unknown(loss: Loss, outputs: Tensor, targets: Tensor, whole: Tensor) -
         for o, y in ((outputs[:half], targets[:half]), (outputs[half:], targets[half:]))
     ]
     mean = sum(n * value for n, value in parts) / len(targets)
-    error = 1000 * torch.finfo(whole.dtype).eps  # of sums in another order, and to spare
+    error = 1000 * torch.finfo(whole.dtype).eps  # generous, for sums in another order
     if not math.isclose(mean, float(whole), rel_tol=error, abs_tol=error):
         _warn(getattr(loss, "__qualname__", type(loss).__qualname__))
 
@@ -376,8 +377,8 @@ def check_unknown(loss: Loss, outputs: Tensor, targets: Tensor, whole: Tensor) -
 @lru_cache(maxsize=64)
 def _warn(name: str) -> None:
     _log.warning(
-        "the loss %s of a batch is not the mean over its examples, and what else it is the mean of "
-        "cannot be seen: losses in the metrics weigh batches by examples. Let it tell by "
+        "the loss %s of a batch is not the mean over its examples, and its number of terms is "
+        "unknown: losses in the metrics weigh batches by examples. Define "
         "loss.count(targets) -> number of terms",
         name,
     )

@@ -1,7 +1,7 @@
-"""Metrics: sums over batches, and the number that the sums come to.
+"""Metrics: sums over batches, and a value computed from the sums.
 
-Batches of an evaluation may be computed by several processes, so a metric is what can be had from
-sums over the batches: the share of right answers from how many were right and how many there were.
+Several processes may compute the batches of an evaluation, so a metric must follow from sums over
+batches: accuracy, for example, from the number of correct predictions and of labels.
 """
 
 from __future__ import annotations
@@ -24,52 +24,52 @@ __all__ = ["BatchMetric", "MetricContext", "as_metric"]
 MetricFunction = Callable[[Tensor, Tensor], Any]
 _BEST = 5
 _BINS = 15
-_LARGEST = 700.0  # e to more than that is no number
+_LARGEST = 700.0  # the exponential of more overflows
 
 
 class BatchMetric(Protocol):
-    """A number that says how good outputs are."""
+    """A number that measures the quality of outputs."""
 
     @property
     def higher_is_better(self) -> bool:
-        """Which direction is better."""
+        """Whether larger values are better."""
         ...
 
     @property
     def width(self) -> int:
-        """How many sums it keeps."""
+        """Number of sums."""
         ...
 
     def sums(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """What a batch adds: ``width`` numbers."""
+        """Return the ``width`` sums of one batch."""
         ...
 
     def value(self, sums: Tensor, loss: float) -> float:
-        """What the sums over all batches come to; ``loss`` is the mean loss over them."""
+        """Compute the metric from the sums over all batches and the mean loss."""
         ...
 
 
 @dataclass(frozen=True)
 class MetricContext:
-    """What a metric may need to know of the data."""
+    """Facts about the data that a metric may need."""
 
-    classes: int | None = None  # that targets are labels of: classes, or tokens
+    classes: int | None = None  # number of classes, or of tokens
     bytes_per_token: float | None = None  # of text
-    unit: float = 1.0  # what one is, in the unit that the targets were given in
+    unit: float = 1.0  # the size of 1 in the unit of the given targets
 
 
 def as_metric(thing: Any) -> Any:
-    """A plain function as a metric; everything else as it is."""
+    """Return a plain function as a metric; return anything else unchanged."""
     return FunctionMetric(thing) if inspect.isfunction(thing) else thing
 
 
 class _Mean:
-    """A metric that is one sum over another; nought where nothing counts."""
+    """A metric that is one sum over another; 0 if the latter is 0."""
 
     width: ClassVar[int] = 2
 
     def value(self, sums: Tensor, loss: float) -> float:  # noqa: ARG002
-        """The first sum over the second."""
+        """Divide the first sum by the second."""
         part, whole = sums.tolist()
         return float(part / whole) if whole else 0.0
 
@@ -80,20 +80,20 @@ def _sums(*values: float | Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class FunctionMetric(_Mean):
-    """A function of (outputs, targets), the mean of which over examples is told.
+    """The mean over examples of a function of (outputs, targets).
 
-    ``higher_is_better`` is the function's attribute of that name, true where it has none.
+    The attribute ``higher_is_better`` of the function is respected; the default is true.
     """
 
     function: MetricFunction
 
     @property
     def higher_is_better(self) -> bool:
-        """As the function says."""
+        """Whether larger values are better, by the attribute of the function."""
         return bool(getattr(self.function, "higher_is_better", True))
 
     def sums(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Its value, as often as there are examples."""
+        """Return the value of the function, weighted by the number of examples, and that number."""
         count = float(len(targets))
         return _sums(float(self.function(outputs, targets)) * count, count)
 
@@ -103,7 +103,7 @@ class FunctionMetric(_Mean):
 
 @dataclass(frozen=True)
 class Accuracy(_Mean):
-    """How often the largest logit is the right one, over all labels that count.
+    """The fraction of labels whose logit is the largest.
 
     >>> Accuracy().sums(torch.tensor([[2.0, 1.0], [0.0, 1.0]]), torch.tensor([0, 0])).tolist()
     [1.0, 2.0]
@@ -112,14 +112,14 @@ class Accuracy(_Mean):
     higher_is_better: ClassVar[bool] = True
 
     def sums(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """How many are right, and how many there are."""
+        """Return the number of correct predictions and of labels."""
         logits, labels = by_label(outputs, targets)
         return _sums((logits.argmax(1) == labels).sum(), len(labels))
 
 
 @dataclass(frozen=True)
 class TopFive(_Mean):
-    """How often the right logit is among the largest five.
+    """The fraction of labels whose logit is among the largest five.
 
     >>> TopFive().sums(torch.arange(6.0)[None], torch.tensor([0])).tolist()
     [0.0, 1.0]
@@ -128,7 +128,7 @@ class TopFive(_Mean):
     higher_is_better: ClassVar[bool] = True
 
     def sums(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """How many are right, and how many there are."""
+        """Return the number of correct predictions and of labels."""
         logits, labels = by_label(outputs, targets)
         best = logits.topk(min(_BEST, logits.shape[1]), dim=1).indices
         return _sums((best == labels[:, None]).any(1).sum(), len(labels))
@@ -136,9 +136,9 @@ class TopFive(_Mean):
 
 @dataclass(frozen=True)
 class MacroF1:
-    """The mean over the classes of 2 tp / (2 tp + fp + fn), as scikit-learn's ``average="macro"``.
+    """The mean over classes of 2 tp / (2 tp + fp + fn), as scikit-learn's ``average="macro"``.
 
-    Classes that are neither there nor answered do not count.
+    Classes that are neither present nor predicted do not count.
 
     >>> metric = MacroF1(classes=2)
     >>> sums = metric.sums(torch.tensor([[1.0, 0.0], [1.0, 0.0]]), torch.tensor([0, 1]))
@@ -151,18 +151,18 @@ class MacroF1:
 
     @classmethod
     def configured(cls, options: Section, context: MetricContext) -> Self:  # noqa: ARG003
-        """For the classes of the data."""
+        """Make the metric for the classes of the data."""
         if context.classes is None:
             raise ConfigError("task.metrics: 'f1' needs class labels")
         return cls(context.classes)
 
     @property
     def width(self) -> int:
-        """Right answers, answers and examples of every class."""
+        """Three counts per class: correct predictions, predictions and examples."""
         return 3 * self.classes
 
     def sums(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Counts by class."""
+        """Return the counts by class."""
         logits, labels = by_label(outputs, targets)
         answers = logits.argmax(1)
         counts = [
@@ -172,7 +172,7 @@ class MacroF1:
         return torch.cat(counts).double().cpu()
 
     def value(self, sums: Tensor, loss: float) -> float:  # noqa: ARG002
-        """The mean over the classes that came up."""
+        """Return the mean over the classes that are present or predicted."""
         right, answers, examples = sums.view(3, -1)
         either = answers + examples
         return float((2 * right[either > 0] / either[either > 0]).mean())
@@ -182,7 +182,7 @@ class MacroF1:
 class CalibrationError:
     """sum_b (n_b / n) |accuracy_b - confidence_b| over 15 equal bins of confidence.
 
-    As Guo et al. 2017 define it; confidence is the largest softmax probability.
+    The definition is that of Guo et al. 2017; confidence is the largest softmax probability.
 
     >>> metric = CalibrationError()
     >>> sums = metric.sums(torch.tensor([[30.0, 0.0], [30.0, 0.0]]), torch.tensor([0, 1]))
@@ -194,7 +194,7 @@ class CalibrationError:
     width: ClassVar[int] = 3 * _BINS
 
     def sums(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Answers, right ones and the sum of confidences by bin."""
+        """Return by bin the number of predictions, of correct ones, and the sum of confidences."""
         logits, labels = by_label(outputs, targets)
         confidence, answers = logits.double().softmax(1).max(1)
         place = (confidence * _BINS).ceil().long().clamp(1, _BINS) - 1  # bins (a, b]
@@ -203,7 +203,7 @@ class CalibrationError:
         return torch.cat([torch.bincount(place, row, _BINS) for row in rows]).cpu()
 
     def value(self, sums: Tensor, loss: float) -> float:  # noqa: ARG002
-        """The mean distance, bins weighing what they hold."""
+        """Return the mean distance, weighted by the number of predictions in a bin."""
         count, right, confidence = sums.view(3, -1)
         return float((right - confidence).abs().sum() / count.sum())
 
@@ -218,28 +218,28 @@ class _OfLoss:
     width: ClassVar[int] = 0
 
     def sums(self, outputs: Tensor, targets: Tensor) -> Tensor:  # noqa: ARG002
-        """Nothing but the loss."""
+        """Return no sums: the loss suffices."""
         return _sums()
 
 
 @dataclass(frozen=True)
 class Perplexity(_OfLoss):
-    """e to the mean loss of a token.
+    """The exponential of the mean loss of a token.
 
     >>> round(Perplexity().value(torch.zeros(0), math.log(8)), 6)
     8.0
     """
 
     def value(self, sums: Tensor, loss: float) -> float:  # noqa: ARG002
-        """The exponential."""
+        """Return the exponential of the loss."""
         return math.exp(min(loss, _LARGEST))
 
 
 @dataclass(frozen=True)
 class BitsPerByte(_OfLoss):
-    """The loss of a token in bits, over the bytes that a token of the test part has on average.
+    """The loss of a token in bits, divided by the mean number of bytes of a token in the test part.
 
-    Models with different tokens can be compared by it.
+    It compares models with different tokenisers.
 
     >>> BitsPerByte(bytes_per_token=2.0).value(torch.zeros(0), math.log(16))
     2.0
@@ -249,7 +249,7 @@ class BitsPerByte(_OfLoss):
 
     @classmethod
     def configured(cls, options: Section, context: MetricContext) -> Self:  # noqa: ARG003
-        """For the tokens of the data."""
+        """Make the metric for the tokens of the data."""
         if context.bytes_per_token is None:
             raise ConfigError(
                 "task.metrics: 'bits_per_byte' needs text, whose tokens have known bytes"
@@ -257,7 +257,7 @@ class BitsPerByte(_OfLoss):
         return cls(context.bytes_per_token)
 
     def value(self, sums: Tensor, loss: float) -> float:  # noqa: ARG002
-        """Bits."""
+        """Return the loss in bits per byte."""
         return loss / math.log(2) / self.bytes_per_token
 
 
@@ -265,7 +265,7 @@ class BitsPerByte(_OfLoss):
 
 
 def _check_same_shape(outputs: Tensor, targets: Tensor) -> None:
-    """Raise unless there is one output for every target: torch would broadcast others."""
+    """Raise unless there is one output per target: torch would broadcast other shapes."""
     if outputs.shape != targets.shape:
         raise ConfigError(
             f"task: outputs of shape {tuple(outputs.shape)} are not one for each target, of "
@@ -275,10 +275,10 @@ def _check_same_shape(outputs: Tensor, targets: Tensor) -> None:
 
 @dataclass(frozen=True)
 class MeanAbsoluteError(_Mean):
-    """How far outputs are from their targets, on average over all of them.
+    """The mean absolute difference of outputs and targets.
 
     Args:
-        unit: what one is, in the unit of the user's targets.
+        unit: the size of 1 in the unit of the user's targets.
 
     >>> MeanAbsoluteError().sums(torch.zeros(2, 1), torch.tensor([[1.0], [-3.0]])).tolist()
     [4.0, 2.0]
@@ -289,17 +289,17 @@ class MeanAbsoluteError(_Mean):
 
     @classmethod
     def configured(cls, options: Section, context: MetricContext) -> Self:  # noqa: ARG003
-        """In the unit of the data."""
+        """Make the metric in the unit of the data."""
         return cls(context.unit)
 
     def sums(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """The sum of distances, and how many there are."""
+        """Return the sum of differences, and their number."""
         _check_same_shape(outputs, targets)
         distance = (outputs.double() - targets.double()).abs()
         return _sums(distance.sum(), distance.numel())
 
     def value(self, sums: Tensor, loss: float) -> float:
-        """The mean."""
+        """Return the mean in the unit of the targets."""
         return super().value(sums, loss) * self.unit
 
 
@@ -316,14 +316,14 @@ class ExplainedVariance:
     width: ClassVar[int] = 4
 
     def sums(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Squared errors, targets, their squares, and how many there are."""
+        """Return sums of squared errors, targets and squared targets, and the number of targets."""
         _check_same_shape(outputs, targets)
         numbers = targets.double()
         error = (outputs.double() - numbers).square().sum()
         return _sums(error, numbers.sum(), numbers.square().sum(), numbers.numel())
 
     def value(self, sums: Tensor, loss: float) -> float:  # noqa: ARG002
-        """The share; nought where targets do not vary."""
+        """Return the explained fraction of the variance; 0 if targets do not vary."""
         error, total, squares, count = sums.tolist()
         variance = squares - total * total / count
         return 1 - error / variance if variance > 0 else 0.0

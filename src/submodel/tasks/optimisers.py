@@ -1,8 +1,8 @@
-"""What an optimiser is: SGD, Adam, Adafactor, FedProx; what they keep from one round to the next.
+"""Optimisers of clients: SGD, Adam, Adafactor, FedProx; and the state they keep between rounds.
 
-A slot is kept weight by weight, as a tensor of its parameter's shape, also where the optimiser has
-one number for many weights, such as Adam's count of steps: a weight that a client did not hold
-before then begins afresh beside one that it did. What was never held is not a number (NaN).
+A slot is kept weight by weight, as a tensor of the shape of its parameter, even if the optimiser
+has one number for many weights, such as Adam's count of steps. So a weight that the client did not
+hold before starts afresh beside one that it did. The slot of a weight never held is NaN.
 """
 
 from __future__ import annotations
@@ -19,45 +19,45 @@ from torch import Tensor
 from submodel.core.options import Decay, Positive, Section
 
 Gradients = Sequence[Tensor | None]
-"""Of the trained parameters, in their order; None where the loss does not depend on one."""
+"""Gradients of the trained parameters, in their order; None if the loss does not depend on one."""
 Slots = Sequence[Sequence[Tensor]]
-"""What an optimiser keeps: some tensors of the shape of each parameter, in their order."""
+"""State of an optimiser: some tensors of the shape of each parameter, in their order."""
 
 
 class Optimiser(Protocol):
-    """Moves parameters along their gradients, weight by weight.
+    """An optimiser moves parameters along their gradients, weight by weight.
 
-    A client's optimiser begins afresh in every round, or, with ``local.optimiser_state = "kept"``,
-    with the slots of its last one: they must have the shapes of the parameters, or stretch to
-    them. An optimiser whose first slots are of a round alone has their number as
-    ``slots_of_round``. Clients of equal shape are trained as one
-    tensor, so a step must treat every weight by itself: nothing may be summed over a tensor. One
-    that does has ``whole_tensors = True``, and its clients step one after another.
+    The optimiser of a client starts afresh in every round, or, with ``local.optimiser_state =
+    "kept"``, with the slots of its last one. Slots must have the shapes of the parameters, or
+    broadcast to them. An optimiser whose first slots are valid for one round only gives their
+    number as ``slots_of_round``. Clients of equal shape are trained as one tensor, so a step must
+    treat every weight separately, without sums over a tensor. An optimiser that needs such sums
+    sets ``whole_tensors = True``; its clients then step one after another.
     """
 
     @property
     def copies(self) -> int:
-        """How many values it keeps for every weight: what `submodel plan` reckons with."""
+        """Number of values it keeps per weight, for the estimate of `submodel plan`."""
         ...
 
     def begin(self, parameters: Sequence[Tensor]) -> Slots:
-        """What it keeps, at the start: ``copies`` lists."""
+        """Return the initial state: ``copies`` lists of tensors."""
         ...
 
     def step(
         self, parameters: Sequence[Tensor], gradients: Gradients, slots: Slots, lr: float
     ) -> None:
-        """Change parameters and slots in place."""
+        """Update parameters and slots in place."""
         ...
 
     def plain(self) -> Optimiser:
-        """One that takes a gradient step of the same objective, for the algorithms' output."""
+        """Return the optimiser of a gradient step on the same objective, for the output step."""
         ...
 
 
 @dataclass(frozen=True)
 class Sgd:
-    """A step of SGD, as `torch.optim.SGD` takes it, with a fraction of its overhead.
+    """SGD, with the steps of `torch.optim.SGD` at a fraction of its overhead.
 
     >>> w = [torch.tensor([1.0])]
     >>> Sgd(momentum=0.9).step(w, [torch.tensor([2.0])], [[torch.tensor([1.0])]], 0.1)
@@ -84,18 +84,18 @@ class Sgd:
 
     @property
     def copies(self) -> int:
-        """One, for the momentum."""
+        """One value per weight with momentum, otherwise none."""
         return 1 if self.momentum else 0
 
     def begin(self, parameters: Sequence[Tensor]) -> Slots:
-        """Momenta of nought."""
+        """Return zero momenta."""
         return [[torch.zeros_like(p) for p in parameters]] if self.momentum else []
 
     @torch.no_grad()
     def step(
         self, parameters: Sequence[Tensor], gradients: Gradients, slots: Slots, lr: float
     ) -> None:
-        """A parameter without gradient stays."""
+        """Move every parameter that has a gradient."""
         indices = [i for i, gradient in enumerate(gradients) if gradient is not None]
         moves = [gradient for gradient in gradients if gradient is not None]
         active_parameters = [parameters[i] for i in indices]
@@ -112,13 +112,13 @@ class Sgd:
         torch._foreach_add_(active_parameters, moves, alpha=-lr)
 
     def plain(self) -> Self:
-        """Without momentum; the decay is part of the objective."""
+        """Return SGD without momentum; the decay is part of the objective."""
         return replace(self, momentum=0.0, nesterov=False)
 
 
 @dataclass(frozen=True)
 class Proximal:
-    """Another optimiser on the objective f(w) + (mu / 2) ||w - w_r||^2, w_r being what was sent.
+    """Another optimiser on the objective f(w) + (mu / 2) ||w - w_r||^2; w_r was received.
 
     >>> w = [torch.tensor([1.0])]
     >>> proximal = Proximal(Sgd(), mu=0.5)
@@ -134,28 +134,28 @@ class Proximal:
 
     @property
     def slots_of_round(self) -> int:
-        """The model that was sent is another one in every round."""
+        """Number of slots valid for one round: the received model changes every round."""
         return 1 + int(getattr(self.optimiser, "slots_of_round", 0))
 
     @property
     def copies(self) -> int:
-        """The model that was sent, and what the other one keeps."""
+        """One value per weight for the received model, plus those of the other optimiser."""
         return 1 + self.optimiser.copies
 
     @property
     def whole_tensors(self) -> bool:
-        """As the other one."""
+        """Whether the other optimiser needs whole tensors."""
         return bool(getattr(self.optimiser, "whole_tensors", False))
 
     def begin(self, parameters: Sequence[Tensor]) -> Slots:
-        """The parameters as they are now, then the slots of the other one."""
+        """Return the current parameters, then the slots of the other optimiser."""
         return [[p.detach().clone() for p in parameters], *self.optimiser.begin(parameters)]
 
     @torch.no_grad()
     def step(
         self, parameters: Sequence[Tensor], gradients: Gradients, slots: Slots, lr: float
     ) -> None:
-        """The gradient has mu (w - w_r) in addition."""
+        """Take a step with mu (w - w_r) added to the gradient."""
         start, *others = slots
         nearer = [
             None if gradient is None else gradient + self.mu * (parameter - begin)
@@ -164,12 +164,12 @@ class Proximal:
         self.optimiser.step(parameters, nearer, others, lr)
 
     def plain(self) -> Optimiser:
-        """The output step begins where its clients are: the term is nought there."""
+        """Return the plain optimiser: the output step starts where the proximal term is 0."""
         return self.optimiser.plain()
 
 
 def first_slot(optimiser: Optimiser) -> int:
-    """The number of the first slot that may be kept; those before it are of the round.
+    """Return the number of the first slot that may be kept; earlier ones are valid for one round.
 
     >>> first_slot(Sgd()), first_slot(Proximal(Sgd(), 0.1))
     (0, 1)
@@ -178,7 +178,7 @@ def first_slot(optimiser: Optimiser) -> int:
 
 
 def slot_forms(optimiser: Optimiser, shapes: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """What there is to be kept, as tensors without values by the slot's number and the parameter.
+    """Return the slots to keep, as tensors without values, by slot number and parameter.
 
     >>> list(slot_forms(Sgd(momentum=0.9), {"w": torch.ones(2)}))
     ['0/w']
@@ -190,7 +190,7 @@ def slot_forms(optimiser: Optimiser, shapes: Mapping[str, Tensor]) -> dict[str, 
 def name_slots(
     optimiser: Optimiser, slots: Slots, parameters: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """The slots that may be kept, by number and parameter, in the shape of the parameter."""
+    """Return the slots to keep, by number and parameter, in the shape of the parameter."""
     start = first_slot(optimiser)
     return {
         f"{number}/{name}": tensor.expand(parameter.shape)
@@ -205,9 +205,9 @@ def restore_slots(
     parameters: Mapping[str, Tensor],
     earlier: Mapping[str, Tensor],
 ) -> Slots:
-    """The slots of a client that begins, with what it had where it had something.
+    """Return a client's initial slots, with its earlier values where it has any.
 
-    ``earlier``: what was kept, as `name_slots` has it; NaN: nothing.
+    ``earlier`` has the names of `name_slots`; NaN marks a missing value.
     """
     fresh_slots = name_slots(optimiser, slots, parameters)
     values = {
@@ -222,7 +222,7 @@ def restore_slots(
 
 
 def kept_copies(optimiser: Optimiser) -> int:
-    """How many values a client has for every weight of float32, all slots in their full shape.
+    """Return the number of float32 values per weight that a client keeps, with slots in full shape.
 
     >>> kept_copies(LocalAdam())
     4
@@ -233,12 +233,12 @@ def kept_copies(optimiser: Optimiser) -> int:
 
 
 def slot_problems(optimiser: Optimiser, name: str, shapes: Mapping[str, Tensor]) -> list[str]:
-    """Why an optimiser's state cannot be kept; empty if it can."""
+    """Return the reasons why an optimiser's state cannot be kept; empty if there are none."""
     key = "local.optimiser_state: 'kept'"
     if getattr(optimiser, "whole_tensors", False):
         return [
             f"{key} needs a state for every weight; {name!r} has one for whole rows and columns, "
-            "of which another sub-model holds other parts; use adam or adamw, or 'fresh'"
+            "which differ between sub-models; use adam or adamw, or 'fresh'"
         ]
     try:
         forms = slot_forms(optimiser, shapes)
@@ -247,7 +247,7 @@ def slot_problems(optimiser: Optimiser, name: str, shapes: Mapping[str, Tensor])
     if not forms:
         return [f"{key}: {name!r} keeps nothing (momentum is 0); leave it out"]
     if not all(form.is_floating_point() for form in forms.values()):
-        return [f"{key} needs slots of floating-point numbers, which {name!r} has not"]
+        return [f"{key} needs slots of floating-point numbers; those of {name!r} are not"]
     return []
 
 
@@ -270,7 +270,7 @@ class AdamWOptions(AdamOptions):
 
 @dataclass(frozen=True)
 class LocalAdam:
-    """A step of Adam, as `torch.optim.Adam` takes it (Kingma and Ba 2015).
+    """Adam, with the steps of `torch.optim.Adam` (Kingma and Ba 2015).
 
     >>> w = [torch.tensor([1.0])]
     >>> adam = LocalAdam()
@@ -289,11 +289,11 @@ class LocalAdam:
 
     @property
     def copies(self) -> int:
-        """Two means; the number of steps is kept once for every row."""
+        """Two values per weight: the means; the number of steps is kept once per row."""
         return 2
 
     def begin(self, parameters: Sequence[Tensor]) -> Slots:
-        """Means of nought, and no steps: counted by row, as the rows of a stack are of clients."""
+        """Return zero means and step counts: per row, as the rows of a stack belong to clients."""
         means = [[torch.zeros_like(p) for p in parameters] for _ in range(2)]
         return [*means, [_row_counts(p) for p in parameters]]
 
@@ -301,7 +301,7 @@ class LocalAdam:
     def step(
         self, parameters: Sequence[Tensor], gradients: Gradients, slots: Slots, lr: float
     ) -> None:
-        """A parameter without gradient stays."""
+        """Move every parameter that has a gradient."""
         places = [i for i, gradient in enumerate(gradients) if gradient is not None]
         moves = [gradient for gradient in gradients if gradient is not None]
         weights = [parameters[i] for i in places]
@@ -329,7 +329,7 @@ class LocalAdam:
         steps: float,
         lr: float,
     ) -> None:
-        """The same in one pass over memory, for weights that have all taken as many steps."""
+        """Take the step in one pass over memory, for weights with equal numbers of steps."""
         kernel = torch._fused_adamw_ if self._decays_weights else torch._fused_adam_
         counts = [torch.tensor(steps)] * len(weights)
         kernel(
@@ -344,19 +344,19 @@ class LocalAdam:
         moves: list[Tensor],
         lr: float,  # noqa: ARG002
     ) -> list[Tensor]:
-        """The gradients of the decayed objective."""
+        """Return the gradients of the decayed objective."""
         if not self.weight_decay:
             return moves
         return list(torch._foreach_add(moves, list(weights), alpha=self.weight_decay))
 
     def plain(self) -> Sgd:
-        """A gradient step; the decay is part of the objective."""
+        """Return SGD; the decay is part of the objective."""
         return Sgd(weight_decay=self.weight_decay)
 
 
 @dataclass(frozen=True)
 class LocalAdamW(LocalAdam):
-    """Adam with a decay of its own, as `torch.optim.AdamW` (Loshchilov and Hutter 2019).
+    """Adam with decoupled weight decay, as `torch.optim.AdamW` (Loshchilov and Hutter 2019).
 
     >>> w = [torch.tensor([1.0])]
     >>> adamw = LocalAdamW(weight_decay=0.5)
@@ -371,24 +371,24 @@ class LocalAdamW(LocalAdam):
     _decays_weights: ClassVar[bool] = True
 
     def _decay(self, weights: Sequence[Tensor], moves: list[Tensor], lr: float) -> list[Tensor]:
-        """The weights shrink; gradients stay as they are."""
+        """Shrink the weights; return the gradients unchanged."""
         if self.weight_decay:
             torch._foreach_mul_(list(weights), 1 - lr * self.weight_decay)
         return moves
 
     def plain(self) -> Sgd:
-        """A gradient step of the loss: the decay is no part of any objective."""
+        """Return SGD without decay, which is not part of the objective."""
         return Sgd()
 
 
 def _row_counts(parameter: Tensor) -> Tensor:
-    """A count for every row; of double precision, as 1 - beta^t of few steps is a small number."""
+    """Return a zero count per row, in float64, as 1 - beta^t is small after few steps."""
     shape = (len(parameter), *([1] * (parameter.dim() - 1))) if parameter.dim() else ()
     return torch.zeros(shape, dtype=torch.float64, device=parameter.device)
 
 
 def _common_steps(counts: Sequence[Tensor]) -> float | None:
-    """How many steps all rows have taken; None if they differ, or are not at hand."""
+    """Return the number of steps of all rows; None if they differ or are not on the CPU."""
     if not counts or counts[0].device.type != "cpu":
         return None
     least, most = torch.cat([count.reshape(-1) for count in counts]).aminmax()
@@ -398,16 +398,16 @@ def _common_steps(counts: Sequence[Tensor]) -> float | None:
 def _lie_alike(
     weights: Sequence[Tensor], moves: Sequence[Tensor], *slots: Sequence[Tensor]
 ) -> bool:
-    """Whether a pass over memory meets values that belong together, all of one type."""
+    """Tell whether all tensors have the same type and memory order."""
     types = {tensor.dtype for tensors in (weights, moves, *slots) for tensor in tensors}
     return len(types) == 1 and all(t.is_contiguous() for ts in (weights, *slots) for t in ts)
 
 
 @dataclass(frozen=True)
 class Adafactor:
-    """A step of Adafactor, as `torch.optim.Adafactor` takes it (Shazeer and Stern 2018).
+    """Adafactor, with the steps of `torch.optim.Adafactor` (Shazeer and Stern 2018).
 
-    Its rate is relative: ``lr`` is the most that a tensor changes in a step, measured by its size.
+    Its rate is relative: ``lr`` bounds the change of a tensor in a step, relative to its size.
 
     >>> w = [torch.ones(2, 2)]
     >>> adafactor = Adafactor()
@@ -423,7 +423,7 @@ class Adafactor:
     weight_decay: float = 0.0
 
     whole_tensors = True
-    """It takes norms of whole tensors, so the clients of a stack step one after another."""
+    """The steps use norms of whole tensors, so the clients of a stack step one after another."""
 
     class Options(Section):
         """The keys of ``adafactor``."""
@@ -432,7 +432,7 @@ class Adafactor:
             -0.8, description="of the means of squares: step t weighs t to this power"
         )
         least_size: Positive = Field(
-            1e-3, description="what a tensor's size counts at least, for its rate"
+            1e-3, description="least size of a tensor in the computation of its rate"
         )
         clip_threshold: Positive = Field(1.0, description="the largest mean square of an update")
         weight_decay: Annotated[float, Field(ge=0)] = Field(
@@ -441,11 +441,11 @@ class Adafactor:
 
     @property
     def copies(self) -> int:
-        """Hardly any: rows and columns of matrices; one value for every weight of a vector."""
+        """Almost none: row and column means of matrices; one value per weight of a vector."""
         return 0
 
     def begin(self, parameters: Sequence[Tensor]) -> Slots:
-        """Means of the squares of rows, or of all, and of columns; the number of steps."""
+        """Return means of squares by row and column (by value of a vector), and step counts."""
         rows = [torch.zeros_like(p[..., :1] if p.dim() > 1 else p) for p in parameters]
         columns = [
             torch.zeros_like(p[..., :1, :]) if p.dim() > 1 else p.new_zeros(0) for p in parameters
@@ -457,7 +457,7 @@ class Adafactor:
     def step(
         self, parameters: Sequence[Tensor], gradients: Gradients, slots: Slots, lr: float
     ) -> None:
-        """A parameter without gradient stays."""
+        """Move every parameter that has a gradient."""
         for place, (weight, gradient) in enumerate(zip(parameters, gradients, strict=True)):
             if gradient is not None:
                 rows, columns, counts = (slot[place] for slot in slots)
@@ -486,5 +486,5 @@ class Adafactor:
         weight.add_(update, alpha=-rate / max(1.0, mean_square / self.clip_threshold))
 
     def plain(self) -> Sgd:
-        """A gradient step of the loss: the decay is no part of any objective."""
+        """Return SGD without decay, which is not part of the objective."""
         return Sgd()

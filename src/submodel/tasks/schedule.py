@@ -1,4 +1,4 @@
-"""Learning rates over rounds and within one, and the choices of local work; imports no PyTorch."""
+"""Learning rates over rounds and within a round, and choices of local work; without PyTorch."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from pydantic import Field
 from submodel.core.options import Count, Positive, Section
 
 Precision = Literal["float32", "bfloat16"]
-"""Of products and convolutions; weights, sums and everything exchanged stay as they are."""
+"""Precision of products and convolutions; weights, sums and messages keep theirs."""
 OptimiserState = Literal["fresh", "kept"]
-"""Whether a client's optimiser begins every round afresh, or where it ended its last one."""
+"""Whether a client's optimiser starts afresh in every round, or from its last state."""
 StepSchedule = Literal["constant", "cosine"]
 
 
 @dataclass(frozen=True)
 class StepRates:
-    """What the rate of a step is multiplied with: a warm-up, then constant or half a cosine.
+    """The factor of the learning rate of a step: a warm-up, then constant or half a cosine.
 
     >>> [StepRates(warmup=2).factor(step, 4) for step in range(4)]
     [0.5, 1.0, 1.0, 1.0]
@@ -32,11 +32,11 @@ class StepRates:
 
     @property
     def vary(self) -> bool:
-        """Whether steps of a round have different rates."""
+        """Whether the steps of a round have different rates."""
         return self.schedule != "constant" or self.warmup > 0
 
     def factor(self, step: int, steps: int) -> float:
-        """Of step number ``step``, from 0, of so many."""
+        """Return the factor of step number ``step``, from 0, of ``steps``."""
         if step < self.warmup:
             return (step + 1) / self.warmup
         if self.schedule == "constant" or steps <= self.warmup:
@@ -46,25 +46,25 @@ class StepRates:
 
 
 class Schedule(Protocol):
-    """A learning rate that changes."""
+    """A learning rate that depends on the round."""
 
     def factor(self, round_: int) -> float:
-        """What the learning rate of a round is multiplied with."""
+        """Return the factor of the learning rate in a round."""
         ...
 
 
 @dataclass(frozen=True)
 class Constant:
-    """The same in every round."""
+    """A constant learning rate."""
 
     def factor(self, round_: int) -> float:  # noqa: ARG002
-        """One."""
+        """Return 1."""
         return 1.0
 
 
 @dataclass(frozen=True)
 class Steps:
-    """A factor at every milestone.
+    """A learning rate that is multiplied by ``decay`` at every milestone.
 
     >>> Steps((10, 20), 0.1).factor(15)
     0.1
@@ -76,38 +76,38 @@ class Steps:
     class Options(Section):
         """The keys of ``step``."""
 
-        milestones: list[Count] = Field(min_length=1, description="rounds at which it decays")
+        milestones: list[Count] = Field(min_length=1, description="rounds at which the rate decays")
         decay: Positive = Field(0.1, description="the factor")
 
     @classmethod
     def configured(cls, options: Options, rounds: int) -> Self:  # noqa: ARG003
-        """At the milestones."""
+        """Make the schedule from its options."""
         return cls(tuple(options.milestones), options.decay)
 
     def factor(self, round_: int) -> float:
-        """As often as milestones were passed."""
+        """Return ``decay`` to the power of the number of passed milestones."""
         return self.decay ** sum(round_ >= m for m in self.milestones)
 
 
 @dataclass(frozen=True)
 class Cosine:
-    """Half a cosine over the run."""
+    """Half a cosine over the run, from 1 to 0."""
 
     rounds: int
 
     @classmethod
     def configured(cls, options: Section, rounds: int) -> Self:  # noqa: ARG003
-        """Down to nought at the end."""
+        """Make the schedule for the length of the run."""
         return cls(rounds)
 
     def factor(self, round_: int) -> float:
-        """From one to nought."""
+        """Return the factor of the learning rate in a round."""
         return 0.5 * (1 + math.cos(math.pi * round_ / self.rounds))
 
 
 @dataclass(frozen=True)
 class WarmUp:
-    """Another schedule, approached from below over the first rounds.
+    """Another schedule with a linear warm-up over the first rounds.
 
     >>> [WarmUp(Constant(), 4).factor(round_) for round_ in (0, 1, 3, 9)]
     [0.25, 0.5, 1.0, 1.0]
@@ -117,5 +117,5 @@ class WarmUp:
     rounds: int
 
     def factor(self, round_: int) -> float:
-        """A growing share of the other one's."""
+        """Return a growing fraction of the other schedule's factor."""
         return min(1.0, (round_ + 1) / self.rounds) * self.schedule.factor(round_)

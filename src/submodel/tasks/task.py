@@ -1,4 +1,4 @@
-"""Tasks: what a batch holds, the loss, and the metrics, of which one is the headline."""
+"""Tasks: the content of a batch, the loss, and the metrics, of which one is the headline."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from submodel.tasks.loss import Loss, TokenCrossEntropy
 from submodel.tasks.metrics import BatchMetric, MetricContext
 
 LOSS = "loss"
-"""The headline of a task that has no better one."""
+"""Headline of a task without a better one."""
 
 
 def same_examples(examples: Examples) -> Examples:
-    """As they are.
+    """Return the examples unchanged.
 
     Args:
         examples: a part of the data.
@@ -34,15 +34,15 @@ def same_examples(examples: Examples) -> Examples:
 
 @dataclass(frozen=True)
 class TaskKind:
-    """What is learned.
+    """A learning task.
 
     Args:
-        name: as a configuration has it.
+        name: its name in a configuration.
         loss: the mean loss of a batch, from outputs and targets.
-        metrics: what is told beside the loss, by name.
+        metrics: the reported metrics, by name.
         headline: the metric by which a run is judged, or "loss".
-        examples: from a part of the data to what is trained and scored on; an autoencoder, say,
-            takes the inputs for targets.
+        examples: converts a part of the data to the examples for training and scoring; an
+            autoencoder, for example, uses the inputs as targets.
     """
 
     name: str
@@ -53,19 +53,19 @@ class TaskKind:
 
     @property
     def higher_is_better(self) -> bool:
-        """Which direction of the headline is better."""
+        """Whether a larger headline is better."""
         return self.headline != LOSS and self.metrics[self.headline].higher_is_better
 
 
 @dataclass(frozen=True)
 class TaskContext:
-    """What a task is told beside its own keys.
+    """The context in which a task is made, beside its own keys.
 
     Args:
-        loss: the loss that the user named or gave; None: the task's own.
-        metrics: the names of the metrics that the user asked for; None: the task's own.
-        facts: of the data, for metrics that need them.
-        task: the name of the task that the data is for.
+        loss: the loss that the user named or gave; None means the task's default.
+        metrics: the names of the metrics that the user asked for; None means the task's default.
+        facts: facts about the data, for metrics that need them.
+        task: the name of the task that fits the data.
     """
 
     loss: Loss | None = None
@@ -74,13 +74,13 @@ class TaskContext:
     task: str = "classification"
 
     def kind(self, name: str, loss: Loss, metrics: Sequence[str], headline: str = LOSS) -> TaskKind:
-        """A task with these defaults; raises `ConfigError` for a metric that cannot be had."""
+        """Make a task with these defaults; raises `ConfigError` for an unavailable metric."""
         names = metrics if self.metrics is None else self.metrics
         chosen_headline = headline if headline in names else LOSS
         return TaskKind(name, self.loss or loss, make_metrics(names, self.facts), chosen_headline)
 
     def smoothing(self, options: Any) -> float:
-        """The key ``label_smoothing``, which goes with the task's own loss."""
+        """Return the key ``label_smoothing``, which requires the task's own loss."""
         value = float(getattr(options, "label_smoothing", 0.0))
         if value and self.loss is not None:
             raise ConfigError("task.label_smoothing: goes with the task's own loss; leave one out")
@@ -88,7 +88,7 @@ class TaskContext:
 
 
 def make_metrics(names: Sequence[str], facts: MetricContext) -> dict[str, BatchMetric]:
-    """Metrics by the names that lines of a run show them under.
+    """Make metrics, by their names in the lines of a run.
 
     >>> list(make_metrics(["accuracy", "f1"], MetricContext(classes=3)))
     ['accuracy', 'f1']
@@ -107,7 +107,7 @@ def make_metrics(names: Sequence[str], facts: MetricContext) -> dict[str, BatchM
 
 
 def short_name(name: str) -> str:
-    """What a metric is called in the lines of a run.
+    """Return the name of a metric in the lines of a run.
 
     >>> short_name("f1"), short_name("my_package.metrics:Recall")
     ('f1', 'Recall')
@@ -128,13 +128,13 @@ class Smoothing(Section):
 
 @dataclass(frozen=True)
 class Classification:
-    """Targets are class labels."""
+    """Classification, with class labels as targets."""
 
     Options = Smoothing
 
     @classmethod
     def configured(cls, options: Smoothing, context: TaskContext) -> TaskKind:
-        """The cross-entropy; accuracy is the headline."""
+        """Make the task with the cross-entropy; accuracy is the headline."""
         smoothing = context.smoothing(options)
         loss: Loss = functional.cross_entropy
         if smoothing:
@@ -144,13 +144,13 @@ class Classification:
 
 @dataclass(frozen=True)
 class Language:
-    """Sequences of tokens; targets are the token that follows each."""
+    """Prediction of the next token of sequences."""
 
     Options = Smoothing
 
     @classmethod
     def configured(cls, options: Smoothing, context: TaskContext) -> TaskKind:
-        """Perplexity, and bits per byte where the bytes of a token are known."""
+        """Make the task with perplexity, and bits per byte if the bytes of a token are known."""
         metrics = ["perplexity"]
         if context.facts.bytes_per_token is not None:
             metrics.append("bits_per_byte")
@@ -159,7 +159,7 @@ class Language:
 
 @dataclass(frozen=True)
 class Regression:
-    """Targets are numbers; whole ones, too, which would otherwise be labels.
+    """Regression of numbers, including whole ones, which would otherwise be labels.
 
     >>> task = Regression.configured(Section(), TaskContext())
     >>> task.examples(Examples(torch.zeros(2, 3), torch.tensor([4, 7]))).y
@@ -169,13 +169,13 @@ class Regression:
 
     @classmethod
     def configured(cls, options: Section, context: TaskContext) -> TaskKind:  # noqa: ARG003
-        """The squared error; R^2 and the mean absolute error are told."""
+        """Make the task with the squared error; R^2 and the mean absolute error are reported."""
         task = context.kind("regression", functional.mse_loss, ["r2", "mae"])
         return replace(task, examples=_as_numbers)
 
 
 def _as_numbers(part: Examples) -> Examples:
-    """A column of numbers in the place of whole numbers, one per example."""
+    """Convert whole numbers to a column of floating-point numbers, one per example."""
     if part.y.is_floating_point():
         return part
     numbers = part.y.to(torch.get_default_dtype())
@@ -183,23 +183,23 @@ def _as_numbers(part: Examples) -> Examples:
 
 
 class TaskOfData:
-    """Classification of labels, language of sequences of tokens, regression of other numbers."""
+    """Classification of labels, language for sequences of tokens, regression of other numbers."""
 
     Options = Smoothing
 
     @classmethod
     def configured(cls, options: Smoothing, context: TaskContext) -> TaskKind:
-        """The task that the data is for, with the same keys."""
+        """Make the task that fits the data, with the same keys."""
         if context.task == "regression" and options.label_smoothing:
-            raise ConfigError("task.label_smoothing: goes with labels, and targets are numbers")
+            raise ConfigError("task.label_smoothing: needs labels, but targets are numbers")
         return TASKS.find(context.task).make(options, context)
 
 
 def task_for(data: Dataset) -> str:
-    """The name of the task that data is for, decided here for losses, metrics and models.
+    """Return the name of the task that fits the data, for losses, metrics and models.
 
-    Labels are for classification; whole numbers for every place of the inputs, as the next tokens
-    of text, for language; other numbers for regression.
+    Labels give classification; a whole number for every place of the inputs, such as the next token
+    of a text, gives language; other numbers give regression.
 
     >>> from submodel.data import digits
     >>> task_for(digits())
@@ -215,7 +215,7 @@ def task_for(data: Dataset) -> str:
 
 
 def is_whole(tensor: Tensor) -> bool:
-    """Whether a tensor holds whole numbers.
+    """Tell whether a tensor holds whole numbers.
 
     >>> is_whole(torch.tensor([1])), is_whole(torch.tensor([1.0]))
     (True, False)

@@ -1,4 +1,4 @@
-"""What a client does with its sub-model: K steps or E epochs on its own examples."""
+"""Training of a client's sub-model: K steps or E epochs on its own examples."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ from submodel.tasks.schedule import Precision, StepRates
 
 @dataclass(frozen=True)
 class LocalWork:
-    """How a client trains in one round. Exactly one of ``epochs`` and ``steps`` is given."""
+    """Local training of a client in one round. Exactly one of ``epochs`` and ``steps`` is given."""
 
     lr: float
     epochs: int | None = 1
     steps: int | None = None
     batch_size: int | None = None  # None: all examples at once
-    drop_last: bool = False  # leave out a pass's last batch where it is smaller than the others
+    drop_last: bool = False  # leave out the last batch of a pass if it is smaller than the others
     optimiser: Optimiser = field(default_factory=Sgd)
     clip: float | None = None  # the largest norm of a gradient
     precision: Precision = "float32"
-    pieces: int = 1  # in which a batch is computed, one after another: the same step, less memory
-    rates: StepRates = field(default_factory=StepRates)  # of the steps of a round
+    pieces: int = 1  # number of parts in which a batch is computed: the same step, less memory
+    rates: StepRates = field(default_factory=StepRates)  # factors of the steps of a round
 
 
 def batch_length(total: int, work: LocalWork) -> int:
-    """How many examples a client's batches have, but for the last of a pass."""
+    """Return the number of examples per batch, except for the last of a pass."""
     return min(work.batch_size or total, total)
 
 
 def batches_per_pass(total: int, work: LocalWork) -> int:
-    """How many batches a pass over so many examples has: at least one.
+    """Return the number of batches in a pass over ``total`` examples: at least one.
 
     >>> work = LocalWork(lr=0.1, batch_size=3, drop_last=True)
     >>> [batches_per_pass(total, work) for total in (1, 2, 3, 7)]
@@ -52,7 +52,7 @@ def batches_per_pass(total: int, work: LocalWork) -> int:
 
 
 def count_steps(total: int, work: LocalWork) -> int:
-    """How many steps a client of so many examples takes in a round.
+    """Return the number of steps of a client with ``total`` examples in a round.
 
     >>> count_steps(7, LocalWork(lr=0.1, epochs=2, batch_size=3))
     6
@@ -63,7 +63,7 @@ def count_steps(total: int, work: LocalWork) -> int:
 def batches(
     total: int, work: LocalWork, seed: int, round_: int, client: int
 ) -> Iterator[NDArray[np.int64]]:
-    """The positions of every batch: pass after pass over the shuffled examples.
+    """Yield the positions of every batch: pass after pass over the shuffled examples.
 
     >>> [len(b) for b in batches(7, LocalWork(lr=0.1, batch_size=3), 0, 0, 0)]
     [3, 3, 1]
@@ -85,7 +85,7 @@ Step = Callable[[int, Inputs, Tensor], tuple[Tensor, Gradients]]
 
 
 def forward_context(device: torch.device, precision: Precision) -> AbstractContextManager[object]:
-    """The context in which forward passes have this precision."""
+    """Return a context in which forward passes have this precision."""
     if precision == "float32":
         return nullcontext()
     return torch.autocast(device.type, torch.bfloat16)
@@ -93,16 +93,16 @@ def forward_context(device: torch.device, precision: Precision) -> AbstractConte
 
 @dataclass(frozen=True)
 class LocalResult:
-    """What training one sub-model came to."""
+    """The result of training one sub-model."""
 
-    loss: float  # the mean over all that counts in the batches
-    examples_used: int  # each as often as it was used
-    examples_counted: float  # that the loss is the mean of; fractions where not all targets count
-    slots: Mapping[str, Tensor] | None = None  # what the optimiser has at the end, where it is kept
+    loss: float  # the mean over all targets that count in the batches
+    examples_used: int  # with repetitions
+    examples_counted: float  # examples that the loss averages; a fraction if not all targets count
+    slots: Mapping[str, Tensor] | None = None  # final state of the optimiser, if it is kept
 
 
 def trainable_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
-    """The parameters that training changes.
+    """Return the parameters that training changes.
 
     >>> list(trainable_parameters(nn.Linear(2, 1)))
     ['weight', 'bias']
@@ -111,7 +111,7 @@ def trainable_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def plain_step(module: nn.Module, work: LocalWork, loss: Loss) -> Step:
-    """The loss of the module itself."""
+    """Return the step with the loss of the module itself."""
     parameters = list(trainable_parameters(module).values())
 
     def step(_number: int, x: Inputs, y: Tensor) -> tuple[Tensor, Gradients]:
@@ -123,9 +123,9 @@ def plain_step(module: nn.Module, work: LocalWork, loss: Loss) -> Step:
 
 
 def in_pieces(step: Step, loss: CountingLoss, pieces: int) -> Step:
-    """The step of a batch that is computed in pieces, each weighing what it counts.
+    """Return a step that computes a batch in pieces, each weighted by its counted terms.
 
-    Gradient and loss are those of the batch as one, but for the order of floating-point sums;
+    Gradient and loss equal those of the whole batch, except for the order of floating-point sums;
     norms over the batch see the pieces.
     """
 
@@ -171,13 +171,13 @@ def train_module(
 ) -> LocalResult:
     """Train ``module`` in place: w <- w - eta m (.) grad f(m (.) w; xi), batch after batch.
 
-    With ``masks``, w is masked when it arrives and only masked gradients are applied, so that
-    m (.) w = w holds throughout and needs no further product. ``step`` replaces the gradient of
-    the module's own loss by another; ``loss`` is then the one that it computes, to be asked what
-    it is the mean of. A batch in which nothing counts is passed through the module, but is no step:
-    weights are neither moved nor decayed, and what the optimiser keeps stays. ``augment`` changes
-    the inputs of a step, by its number. ``earlier``: what the optimiser kept of an earlier round;
-    what it has at the end is then part of the result.
+    With ``masks``, w is masked on arrival and only masked gradients are applied, so that m (.) w =
+    w holds throughout and needs no further product. ``step`` replaces the gradient of the module's
+    own loss; ``loss`` is then the loss that it computes, for the number of averaged terms. A batch
+    in which no target counts is passed through the module, but takes no step: weights are neither
+    moved nor decayed, and the state of the optimiser stays. ``augment`` changes the inputs of a
+    step, given its number. ``earlier`` is the state of the optimiser from an earlier round; the
+    final state is then part of the result.
     """
     module.train()
     loss = loss if isinstance(loss, CountingLoss) else CountingLoss(loss)
@@ -198,7 +198,7 @@ def train_module(
     steps = examples_used = 0
     for positions in order:
         batch = examples.take(torch.from_numpy(positions).to(examples.y.device))
-        if batch.y.device != device:  # there is too much of them to be kept there
+        if batch.y.device != device:  # examples are too large to be kept there
             batch = Examples(map_inputs(lambda t: t.to(device), batch.x), batch.y.to(device))
         x = batch.x if augment is None else augment(first_column(batch.x), steps)
         value, gradients = step(steps, x, batch.y)
@@ -214,7 +214,7 @@ def train_module(
             work.optimiser.step(parameters, gradients, slots, lr)
         loss_sums.add(value.reshape(1), [count])
         steps, examples_used = steps + 1, examples_used + len(positions)
-        del gradients  # or they would still be there while the next ones are computed
+        del gradients  # free them before the next ones are computed
     kept_slots = None if earlier is None else name_slots(work.optimiser, slots, by_name)
     return LocalResult(loss_sums.means()[0], examples_used, loss_sums.counts[0], kept_slots)
 
