@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import compress
 from pathlib import Path
 
+from submodel.comparison import Judgement, describe_judgement, number, spread
+from submodel.drawing import markdown_table
 from submodel.drawing.style import save_figure
 from submodel_lab.advice.evidence import EVIDENCE_FILE
 from submodel_lab.advice.gather import gather_evidence
 from submodel_lab.converged.agenda import read_available
-from submodel_lab.converged.claims import claims_lines, claims_of, draw_claims
-from submodel_lab.converged.questions import QUESTIONS
-from submodel_lab.converged.report import draw_question, question_lines, results_of
+from submodel_lab.converged.candidates import SETTINGS
+from submodel_lab.converged.claims import ContrastClaim, claims_of, draw_claims, words_of_state
+from submodel_lab.converged.converge import RateTable
+from submodel_lab.converged.questions import QUESTIONS, Contrast, OpenQuestion
+from submodel_lab.converged.report import (
+    RESULT_HEADINGS,
+    CandidateRecords,
+    base_measure,
+    draw_question,
+    effort_words,
+    judge_question,
+    rest_words,
+    result_row,
+    results_of,
+)
 from submodel_lab.paper.gpu_time import gpu_lines
 from tools.packages import ROOT
 from tools.pages import RESULTS, replace
@@ -25,18 +41,75 @@ def parts(records: Path = RECORDS) -> dict[str, str]:
     questions = list(QUESTIONS.values())
     results, tables = read_available(questions, records / "converged")
     generated = {
-        "contrasts": claims_lines(claims_of(questions, results), f"../{figure('claims')}"),
+        "arms": arms_lines(results),
+        "contrasts": published_lines(claims_of(questions, results)),
         "GPU": gpu_lines(),
     }
     for question in questions:
         own_tables = [t for candidate in question.candidates for t in tables.get(candidate, [])]
-        command = f"submodel reproduce {question.name} --scale converged"
-        picture = f"../{figure(question.name)}"
-        own_results = results_of(question, results)
         generated[question.name] = question_lines(
-            question, own_results, own_tables, command, picture, is_brief=True
+            question, results_of(question, results), own_tables
         )
     return {name: "\n".join(lines).strip() for name, lines in generated.items()}
+
+
+def arms_lines(results: CandidateRecords) -> list[str]:
+    """Costs and scores of every arm."""
+    ordered = sorted(results.items(), key=lambda pair: list(SETTINGS).index(pair[0].setting))
+    rows = [[cell.replace(" %", "") for cell in result_row(*pair)] for pair in ordered]
+    return markdown_table(RESULT_HEADINGS, rows)
+
+
+def published_lines(claims: Sequence[ContrastClaim]) -> list[str]:
+    """The state of all contrasts, and a table of those on which others published figures."""
+    rows = []
+    for claim in claims:
+        if claim.published_figures:
+            words, setting, measure, *_, ours, interval, _, verdict = claim.row()
+            figures = "; ".join(f"{name} {text}" for name, text in claim.published_figures.items())
+            rows.append([words, setting, measure, figures, f"{ours} {interval}", verdict])
+    headings = ("contrast", "setting", "measure", "published", "ours", "verdict")
+    state = words_of_state([claim.row() for claim in claims])
+    return [state, "", *markdown_table(headings, rows)]
+
+
+def question_lines(
+    question: OpenQuestion, results: CandidateRecords, tables: Sequence[RateTable]
+) -> list[str]:
+    """The effort, the published figures, a figure and the contrasts of a question."""
+    command = f"`submodel reproduce {question.name} --scale converged`"
+    lines = [f"{command}: {effort_words(results, tables) if results else 'not run yet'}.", ""]
+    if question.paper:
+        lines += [f"Published: {question.paper}.", ""]
+    if not results:
+        return lines
+    lines += [*rest_words(question, results), f"![{question.title}](../{figure(question.name)})"]
+    headings = ["setting", "contrast", "measure", "mean and 95 % interval"]
+    rows = [_contrast_row(contrast, one) for contrast, one in judge_question(question, results)]
+    shared = [len(rows) > 1 and len({row[i] for row in rows}) == 1 for i in range(3)]
+    shared += [False] * (len(headings) + 3 - len(shared))
+    headings += ["seeds that agree", "p (Holm)", "verdict"]
+    if any(shared):
+        lines += ["", "; ".join(compress(rows[0], shared)) + ":"]
+    kept = [not is_shared for is_shared in shared]
+    table = [list(compress(row, kept)) for row in rows]
+    return [*lines, "", *markdown_table(list(compress(headings, kept)), table)]
+
+
+def _contrast_row(contrast: Contrast, judgement: Judgement) -> list[str]:
+    better, worse = contrast.sides
+    measure, differences = base_measure(contrast.measure), judgement.differences
+    interval, p = describe_judgement(measure, judgement)
+    mean = number(measure, [spread(differences)[0]], sign=True) if differences else ""
+    return [
+        SETTINGS[contrast.setting].title,
+        f"{better.title} - {worse.title}",
+        contrast.measure,
+        f"{mean.removesuffix(' points')} {interval}",
+        f"{sum(d > 0 for d in differences)} of {len(differences)}",
+        p,
+        judgement.verdict,
+    ]
 
 
 def page_of(name: str) -> Path:

@@ -50,8 +50,8 @@ if TYPE_CHECKING:
 
 _GRIDS = ("grid of rates", "grids of rates")
 _TITLE = 44  # characters of a line over one of two plots
-_RESULT_HEADINGS = (
-    *("setting", "way", "rounds", "flat", "traffic", "FLOPs", "test accuracy", "train accuracy"),
+RESULT_HEADINGS = (
+    *("setting", "arm", "rounds", "flat", "traffic", "FLOPs", "test accuracy", "train accuracy"),
     *("mean over sizes", "smallest size", "worst quarter"),
 )
 
@@ -228,7 +228,8 @@ def base_measure(measure: str) -> str:
     return measure.removesuffix(EQUAL_LOSS).partition(AT_ROUND)[0]
 
 
-def _result_row(candidate: Candidate, record: ArmRecord) -> list[str]:
+def result_row(candidate: Candidate, record: ArmRecord) -> list[str]:
+    """The costs and scores of an arm, under `RESULT_HEADINGS`."""
     rounds = [int(r) for r in record.final("round").values()]
     flat_count = sum(run.is_flat is True for run in record.runs)
     costs = [
@@ -300,8 +301,6 @@ def question_lines(
     tables: Sequence[RateTable],
     command: str,
     picture: str,
-    *,
-    is_brief: bool = False,
 ) -> list[str]:
     """The answers, the results behind them and the rates as Markdown, below a heading.
 
@@ -311,7 +310,6 @@ def question_lines(
         tables: The learning rates that were tried.
         command: The command that runs the question.
         picture: The path of its figure.
-        is_brief: Whether to leave out how to read the tables, and the rates.
     """
     lines = [f"`{command}`: {effort_words(results, tables)}.", ""]
     if not results:
@@ -321,10 +319,7 @@ def question_lines(
     if not results:
         return lines
     answers = _table(ANSWER_HEADINGS, answer_rows(question, results))
-    rows = markdown_table(_RESULT_HEADINGS, [_result_row(*pair) for pair in results.items()])
-    if is_brief:
-        lines += [*rest_words(question, results), f"![{question.title}]({picture})", ""]
-        return [*lines, *answers, *rows]
+    rows = markdown_table(RESULT_HEADINGS, [result_row(*pair) for pair in results.items()])
     return [
         *lines,
         *rest_words(question, results),
