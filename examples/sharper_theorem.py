@@ -1,4 +1,4 @@
-"""What docs/theory.md says more sharply than the paper, in numbers: every table of that section.
+"""The numbers of docs/theory/sharper.md: theorems sharper than those of the paper.
 
 Runs as a script, or as a notebook in any editor that knows ``# %%`` cells. With a path ending in
 .png it draws the section's figure there.

@@ -3,7 +3,7 @@
 Near w*(p) the error u = w - w*(p) obeys u+ = u - eta K (H u + g) + ..., with the mean Hessian H and
 the masked gradients g of a round, of mean 0. So E[u u'] settles where H S + S H = eta K Q, Q being
 the covariance of g and of the noise, and E||u||^2 = eta K tr(H^-1 Q) / 2; E u, of order eta, is the
-second-order bias. docs/theory.md has the proofs.
+second-order bias. docs/theory/sharper.md has the proofs.
 """
 
 from __future__ import annotations
@@ -224,7 +224,7 @@ class DistanceBounds:
 
 
 def distance_bounds(problem: Problem, masking: Masking) -> DistanceBounds:
-    """The bounds of docs/theory.md, for strongly convex problems and Bernoulli or fixed-size masks.
+    """Bounds of docs/theory/sharper.md (strongly convex; Bernoulli or fixed-size masks).
 
     rho is the chance that another coordinate is held, given one: p, or (s - 1)/(d - 1).
     """

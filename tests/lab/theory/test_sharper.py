@@ -1,4 +1,4 @@
-"""The sharper statements of docs/theory.md, against derivations of their own: to 1e-8.
+"""The theorems of docs/theory/sharper.md, against derivations of their own: to 1e-8.
 
 Where a statement is about small step sizes, the stationary moments are solved for here (Kronecker
 products over all masks), at step sizes that halve, and extrapolated to 0 by Richardson's scheme.

@@ -1,4 +1,4 @@
-"""Where the paper's statements and proofs part ways: the numbers behind docs/theory.md."""
+"""Errors in the paper's statements and proofs: the numbers behind docs/theory/notes.md."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def test_the_proof_of_theorem_1_fails_and_its_statement_does_not() -> None:
 
 
 def test_one_mask_serves_all_local_steps() -> None:
-    """The masks' part of a round's variance grows as K^2, the noise's as K: note 10."""
+    """The masks' part of a round's variance grows as K^2, the noise's as K (notes.md, 10)."""
     masking, parts = bernoulli(0.5, 4), {}
     for noise in (0.0, 1e4):
         problem = quadratics(noise=noise)
