@@ -57,7 +57,7 @@ def arms_lines(results: CandidateRecords) -> list[str]:
     """Costs and scores of every arm."""
     ordered = sorted(results.items(), key=lambda pair: list(SETTINGS).index(pair[0].setting))
     rows = [[cell.replace(" %", "") for cell in result_row(*pair)] for pair in ordered]
-    return markdown_table(RESULT_HEADINGS, rows)
+    return list(markdown_table(RESULT_HEADINGS, rows))
 
 
 def published_lines(claims: Sequence[ContrastClaim]) -> list[str]:
