@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from examples import gpt2_on_text, own_scheme
+from examples import generate_text, gpt2_on_text, own_scheme
 from safetensors.torch import load_file
 
 from submodel.config import parse, read
@@ -96,3 +96,18 @@ def test_published_settings_make_their_model_and_refuse_nothing(name: str) -> No
     setup = prepare(read(EXAMPLES / f"{name}.toml", ["model.width=16"]), data=data)
     assert (setup.population.count, setup.population.per_round) == (100, 10)
     assert max(setup.axes.sizes.values()) == 8 * 16
+
+
+def test_every_capacity_of_a_language_model_writes_text(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "text.txt").write_text("the quick brown fox jumps over the lazy dog\n" * 20)
+    model = {"name": "gpt", "width": 8, "layers": 1, "heads": 1}
+    data = {"name": f"text:{tmp_path / 'text.txt'}", "length": 8, "partition": "iid"}
+    clients = {"count": 4, "per_round": 2}
+    config = {"clients": clients, "train": {"rounds": 1}, "model": model, "data": data}
+    run(tmp_path / "run", parse(config))
+    texts = generate_text.main(str(tmp_path / "run"), "the ", 3)
+    assert list(texts) == ["1", "1/2", "1/4"]
+    assert all(text.startswith("the ") for text in texts.values())
+    assert "capacity 1/4:\nthe " in capsys.readouterr().out

@@ -46,6 +46,8 @@ CASES = {
     "a partition": (["data", "mnist", "--partition", "dir"], ["dirichlet"]),
     "ways": (["compare", "rolling,sta"], ["rolling,static"]),
     "an engine": (["train", "--engine", "tor"], ["torchrun"]),
+    "a figure": (["report", "runs/mine", "--figure", "traf"], ["traffic"]),
+    "a hidden command": (["sco"], []),
     "a choice": (["export", "runs/mine", "--format", "onn"], ["onnx"]),
     "runs": (["show", ""], ["runs/", "runs/mine", "runs/yours"]),
     "a run": (["resume", "runs/m"], ["runs/mine"]),

@@ -34,7 +34,9 @@ CASES: dict[str, tuple[str, ...]] = {
     "runs": ("{run}",),
     "watch": ("{run}",),
     "show": ("{run}",),
+    "show --full": ("{run}",),
     "report": ("{run}", "--out", "{here}/report.html"),
+    "report --figure": ("loss", "{run}", "--format", "pdf"),
     "plot": ("loss", "{run}", "--out", "{here}/loss.png"),
     "score": ("{run}",),
     "fit": ("{run}", "--capacity", "1/4", "--rounds", "1"),
@@ -44,6 +46,7 @@ CASES: dict[str, tuple[str, ...]] = {
     "data": ("--out", "{here}/picture.png"),
     "inspect": ("mlp",),
     "cost": ("--set", "model.name=mlp"),
+    "cost --memory": ("100kB", "--set", "model.name=mlp"),
     "plan": ("--set", "model.name=mlp", "--memory", "100kB"),
     "advise": ("--fleet", "1:0.2,1/4:0.8"),
     "compare": ("static,rolling", "--records", str(RESULTS / "compare-rounds"), "--out", "{here}"),
@@ -112,6 +115,9 @@ DRY_RUN = (
 WITH_AN_OPTION = {
     "train": set(DRY_RUN.split()),
     "reproduce": {"plan", "overview"},
+    "show": {"scores"},
+    "report": {"figure"},
+    "cost": {"capacity", "limits", "batch_size", "needs", "next_larger"},
     "plot": {"figures"},
 }
 WITH_AN_OPTION["watch"] = {"runs", "runs_planned", "begun_runs"}  # of an experiment

@@ -1,4 +1,4 @@
-"""`submodel plot`: every figure of tiny runs and of records, in every format; what it refuses."""
+"""`submodel report --figure`: all figures of tiny runs and of records, in every format; errors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from typing import Any, Literal
 import pytest
 from PIL import Image
 
-from submodel.cli.watching import plot_command
+from submodel.cli.former import plot_command
+from submodel.cli.watching import report_command
 from submodel.core.errors import ConfigError, SubmodelError
 from submodel.drawing.style import SINGLE
 from submodel.report.grouping import group_arms, spell_settings
@@ -135,7 +136,7 @@ def test_a_png_is_as_wide_as_the_column(runs: list[Path], tmp_path: Path) -> Non
 def test_what_cannot_be_drawn_is_said(runs: list[Path], tmp_path: Path) -> None:
     with pytest.raises(SubmodelError, match=r"^'capacites' .*'capacities'"):
         plot_command("capacites", runs)
-    with pytest.raises(ConfigError, match="submodel plot loss"):
+    with pytest.raises(ConfigError, match="--figure loss"):
         plot_command("loss", [])
     with pytest.raises(SubmodelError, match=f"^{tmp_path}: "):
         plot_command("loss", [tmp_path])
@@ -151,9 +152,25 @@ def test_what_cannot_be_drawn_is_said(runs: list[Path], tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_curves_are_drawn_without_pytorch(runs: list[Path], tmp_path: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from submodel.cli.watching import plot_command; "
+        "import sys; from pathlib import Path; from submodel.cli.former import plot_command; "
         f"plot_command('accuracy', [Path({str(runs[0])!r})], out=Path('a.png')); "
         "assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
     assert (tmp_path / "a.png").is_file()
+
+
+def test_a_report_is_a_figure_by_its_format_its_name_or_its_ending(
+    runs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    report_command(runs, file_format="pdf")
+    report_command(runs, figure="loss", column="single")
+    report_command(runs, Path("a.svg"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.svg", "accuracy.pdf", "loss.png"]
+    plot_command("accuracy", runs, "pdf", Path("former.pdf"))
+    assert Path("former.pdf").read_bytes() == Path("accuracy.pdf").read_bytes()
+    with pytest.raises(ConfigError, match=r"^--figure: "):
+        report_command(runs, file_format="html", figure="loss")
+    with pytest.raises(ConfigError, match=r"^--column: "):
+        report_command(runs, column="single")

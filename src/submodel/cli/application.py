@@ -10,7 +10,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from submodel.cli import compare, devices, federation, planning, results, training, watching
+from submodel.cli import compare, devices, federation, former, planning, results, training, watching
 from submodel.cli.common import AddedCommand, command_line, offer_command
 from submodel.core.errors import SubmodelError
 from submodel.core.extensions import COMMANDS, FROM_LAB, LAB, extensions, load_extension
@@ -28,21 +28,17 @@ _COMMANDS: dict[str, dict[str, Callable[..., None] | str]] = {
         "data": planning.data_command,
         "inspect": planning.inspect_command,
         "cost": planning.cost_command,
-        "plan": planning.plan_command,
         "advise": "Recommend a scheme for a fleet by recorded results",
     },
     "Look at results": {
         "runs": watching.runs_command,
         "watch": watching.watch_command,
         "show": results.show_command,
-        "score": results.score_command,
         "report": watching.report_command,
-        "plot": watching.plot_command,
     },
     "Use the model": {
         "fit": results.fit_command,
         "export": results.export_command,
-        "generate": results.generate_command,
     },
     "Compare and reproduce": {
         "compare": compare.compare_command,
@@ -57,6 +53,13 @@ _COMMANDS: dict[str, dict[str, Callable[..., None] | str]] = {
     },
 }
 """Panels of `submodel --help` and their commands; a text stands for a command of the laboratory."""
+_FORMER: dict[str, Callable[..., None]] = {
+    "score": former.score_command,
+    "plot": former.plot_command,
+    "plan": former.plan_command,
+    "generate": former.generate_command,
+}
+"""Commands under a former name, which the help does not list."""
 
 
 def _offer_added(name: str, panel: str, about: str) -> None:
@@ -89,7 +92,9 @@ for _panel, _commands in _COMMANDS.items():
             _offer_added(_name, _panel, _command)
         else:
             offer_command(command_line, _name, _command, _panel)
-for _name in extensions(COMMANDS).keys() - {"federation"}.union(*_COMMANDS.values()):
+for _name, _command in _FORMER.items():
+    offer_command(command_line, _name, _command, "Former names", is_hidden=True)
+for _name in extensions(COMMANDS).keys() - {"federation"}.union(_FORMER, *_COMMANDS.values()):
     _offer_added(_name, "Of other packages", "A command of another package")
 command_line.add_typer(federation.federation_commands, name="federation", rich_help_panel="Devices")
 

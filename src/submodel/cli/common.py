@@ -146,6 +146,8 @@ class Overview(CommandGroup):
         panels: dict[str, dict[str, Any]] = {}
         for name in self.commands:
             command = self.get_command(None, name)
+            if command.hidden:
+                continue
             panel = getattr(command, "rich_help_panel", None) or "Others"
             panels.setdefault(panel, {})[name] = command
         return panels
@@ -163,11 +165,12 @@ def offer_command(
     panel: str | None = None,
     *,
     takes_anything: bool = False,
+    is_hidden: bool = False,
 ) -> None:
     """Make a function a command of an application; its docstring is the help.
 
     ``panel`` says what people do with it. Where it takes anything, arguments that it does not
-    declare are ignored.
+    declare are ignored. A hidden command works, but the help does not list it.
     """
     anything = {"allow_extra_args": True, "ignore_unknown_options": True}
     decorate = application.command(
@@ -175,6 +178,7 @@ def offer_command(
         cls=TaughtCommand,
         help=read_lesson(command).about,
         rich_help_panel=panel,
+        hidden=is_hidden,
         context_settings=anything if takes_anything else None,
     )
     decorate(command)

@@ -17,6 +17,8 @@ from importlib import resources
 from pathlib import Path
 from typing import TypedDict
 
+from submodel.report.plots.registry import FIGURES
+
 Offers = list[tuple[str, str]]
 """Completions, each with a description."""
 
@@ -58,6 +60,11 @@ def settings(incomplete: str) -> Offers:
 def names_of(key: str) -> Callable[[], Offers]:
     """The completion to the names that a key of the configuration may have."""
     return lambda: [*known_keys()[key]["values"].items()]
+
+
+def figures() -> Offers:
+    """The figures of `submodel report`."""
+    return [(name, kind.about) for name, kind in FIGURES.items()]
 
 
 def data_names(incomplete: str) -> Offers:

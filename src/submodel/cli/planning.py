@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -14,22 +15,47 @@ from submodel.cli.common import AsJson, ConfigFile, SetOptions, console, print_j
 from submodel.core.amounts import parse_amount, parse_capacity
 from submodel.core.errors import ConfigError
 
+MemoryLimit = Annotated[
+    str | None, typer.Option(help="Memory limit for training, such as 2GB or 512MiB.")
+]
+FlopsLimit = Annotated[str | None, typer.Option(help="FLOPs limit per training step, such as 1e9.")]
+TrafficLimit = Annotated[
+    str | None, typer.Option(help="Traffic limit per round, down and up, such as 10MB.")
+]
+
 
 def cost_command(
-    config: ConfigFile = None, settings: SetOptions = None, as_json: AsJson = False
+    config: ConfigFile = None,
+    settings: SetOptions = None,
+    memory: MemoryLimit = None,
+    flops: FlopsLimit = None,
+    traffic: TrafficLimit = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Say what each capacity costs against the full model.
+    """Show the cost of each capacity, or the largest within a budget.
 
-    Nothing is trained: parameters, bytes and FLOPs follow from shapes.
+    Nothing is trained: parameters, bytes and FLOPs follow from shapes. With a limit, the exit
+    status is 1 if not even the smallest sub-model fits. `submodel train --dry-run` estimates time.
 
     Examples:
         submodel cost
         submodel cost examples/mnist.toml --set 'clients.capacities=["1/2", "1/16"]'
-        submodel cost --set model.name=preresnet18 --json
+        submodel cost --memory 1MB
+        submodel cost examples/mnist.toml --flops 1e8 --traffic 100kB --json
     JSON:
-        capacities: for each its parameters, its share of all of them, the bytes of a round (down
-            and up), the FLOPs of training on one example, and the share of those
+        capacities: for each capacity its parameters and their share of the full model, bytes of a
+            round (down and up), FLOPs of training on one example and their share
+        capacity: with a limit, and without capacities: largest capacity that fits; null if none
+        limits: with a limit, the budget in bytes and FLOPs
+        batch_size: with a limit, batch size that memory and FLOPs are counted for
+        needs: with a limit, memory with its terms in bytes, FLOPs of a step, traffic of a round
+        next_larger: with a limit, needs of the next larger capacity, which does not fit; null if
+            all fit
     """
+    limits = {"memory": memory, "flops": flops, "traffic": traffic}
+    if any(limit is not None for limit in limits.values()):
+        fit_budget(config, settings, limits, as_json)
+        return
     from submodel.config import read
     from submodel.config.setup import prepare
     from submodel.report.tables import cost_rows, cost_table
@@ -131,45 +157,31 @@ def _shape(text: str | None) -> tuple[int, ...] | None:
     return shape
 
 
-def plan_command(
-    config: ConfigFile = None,
-    settings: SetOptions = None,
-    memory: Annotated[str | None, typer.Option(help="For training, as 2GB or 512MiB.")] = None,
-    flops: Annotated[str | None, typer.Option(help="Per training step, as 1e9.")] = None,
-    traffic: Annotated[str | None, typer.Option(help="Bytes per round, down + up.")] = None,
-    as_json: AsJson = False,
+def fit_budget(
+    config: Path | None,
+    settings: Sequence[str] | None,
+    amounts: Mapping[str, str | None],
+    as_json: bool,
 ) -> None:
-    """Turn a device's budget into the largest capacity that fits.
+    """Print the largest capacity within a budget; exit with status 1 if none fits.
 
-    Fails with exit status 1 where not even the smallest sub-model does.
-
-    Examples:
-        submodel plan --memory 1MB
-        submodel plan examples/mnist.toml --flops 1e8 --traffic 100kB
-    JSON:
-        capacity: the largest that fits; null if none does
-        limits: the budget, in bytes and FLOPs
-        batch_size: at which memory and FLOPs are counted
-        needs: what it takes: memory and its terms in bytes, FLOPs of a step, traffic of a round
-        next_larger: the same of the next larger one, which does not fit; null if the whole does
+    Args:
+        config: file of the configuration.
+        settings: overrides of its keys.
+        amounts: budget by memory, flops and traffic; None where there is no limit.
+        as_json: print one JSON object.
     """
     from submodel.config import read
     from submodel.config.setup import prepare
     from submodel.report.tables import describe_fit, plain_fit
     from submodel.runs.forecast import budget_of
 
-    limits = {
-        what: parse_amount(text)
-        for what, text in {"memory": memory, "flops": flops, "traffic": traffic}.items()
-        if text is not None
-    }
-    if not limits:
-        raise ConfigError("give a budget: --memory 2GB, --flops 1e9 or --traffic 10MB")
+    limits = {key: parse_amount(text) for key, text in amounts.items() if text is not None}
     full_config = read(config, settings or [])
     setup = prepare(full_config)
     batch = full_config.local.batch_size or len(setup.clients.examples(0))
     fit = budget_of(setup, batch).largest(
-        lambda needs: all(getattr(needs, what) <= most for what, most in limits.items())
+        lambda needs: all(getattr(needs, key) <= most for key, most in limits.items())
     )
     if as_json:
         print_json(plain_fit(fit, limits, batch))

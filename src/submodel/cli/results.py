@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -13,28 +14,45 @@ from submodel.core.amounts import parse_capacity
 from submodel.core.errors import Interruption
 
 
-def show_command(run: RunPath, as_json: AsJson = False) -> None:
-    """Show a run: its evaluated rounds and where it stands.
+def show_command(
+    run: RunPath,
+    full: Annotated[
+        bool,
+        typer.Option(
+            "--full",
+            help="Also score a finished run on all training and test examples, by capacity and by "
+            "client; the run's folder keeps the scores.",
+        ),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show a run: its evaluated rounds and its state.
 
     Examples:
         submodel show runs/digits
+        submodel show runs/digits --full
         submodel show runs/digits --json | jq '.history[-1].test_loss'
     JSON:
         run: its folder
         finished: whether all rounds are done
-        round: the last one that is done
-        rounds: how many it is to have
+        round: number of the last finished round
+        rounds: planned number of rounds
         config: its configuration, without keys that are not set
         history: the lines of metrics.jsonl, one for every round
-        damage: what is damaged of them, in words; null if nothing is
-        summary: what it came to; null before its end
+        damage: description of damaged lines of metrics.jsonl; null if there are none
+        summary: scores and costs of a finished run; null before its end
+        scores: with --full, loss and every metric on the parts test_*, train_eval_* and held_out_*,
+            by capacity (capacity_*), and over clients (client_*: mean, mean of the worst quarter,
+            and mean by capacity; client_count: number of scored clients)
     """
     from submodel.report.tables import clients_table, history_table, plain_run
     from submodel.runs.open import Run
 
     past_run = Run(run)
+    scores = past_run.score() if full else None
     if as_json:
-        print_json(plain_run(past_run))
+        content = plain_run(past_run)
+        print_json(content if scores is None else {**content, "scores": scores})
         return
     folder, config, history = past_run.folder, past_run.config, past_run.history
     scheme = f"{config.scheme.name}, {config.merge.rule}"
@@ -52,32 +70,15 @@ def show_command(run: RunPath, as_json: AsJson = False) -> None:
         )
     else:
         console.print(f"finished; model sha256 {summary['model_sha256']}")
+    if scores is not None:
+        show_scores(scores)
 
 
-def score_command(run: RunPath, as_json: AsJson = False) -> None:
-    """Score a finished run in full: every part, capacity and client.
-
-    All training and test examples are gone through; the scores are kept in the run's folder.
-
-    Examples:
-        submodel score runs/digits
-        submodel score runs/digits --json
-    JSON:
-        test_*: the loss and every metric on the test part
-        train_eval_*: the same on the training part
-        held_out_*: the same on the held-out part, where there is one
-        capacity_*: the same on the test part, by capacity
-        client_count: how many clients could be scored
-        client_*: over them the mean and the worst quarter, and the mean by capacity
-    """
+def show_scores(scores: Mapping[str, Any]) -> None:
+    """Print the full scores of a run, one a line."""
     from submodel.runs.metrics import flat
-    from submodel.runs.open import Run
 
-    entries = Run(run).score()
-    if as_json:
-        print_json(entries)
-        return
-    for name, value in flat(entries).items():
+    for name, value in flat(scores).items():
         print(f"{name}: {value:.4f}" if isinstance(value, float) else f"{name}: {value}")
 
 
@@ -167,41 +168,3 @@ def export_command(
     print(f"{path}: capacity {share:g}{fit_note}, {accuracy}test loss {score.loss:.4f}")
     if share < 1 and (advice := advice_of_export(past_run, share, score, is_fitted)):
         print(advice)
-
-
-def generate_command(
-    run: RunPath,
-    prompt: Annotated[
-        str,
-        typer.Option(help="What the text begins with; default: a new line.", show_default=False),
-    ] = "\n",
-    tokens: Annotated[int, typer.Option(help="How many to add.")] = 200,
-    capacity: Annotated[str, typer.Option(help="Of the sub-model, as 1/4.")] = "1",
-    temperature: Annotated[
-        float, typer.Option(help="Below 1: likelier tokens; 0: always the likeliest.")
-    ] = 1.0,
-    seed: Annotated[int, typer.Option(help="Another one draws another text.")] = 0,
-    as_json: AsJson = False,
-) -> None:
-    """Write text with a trained language model, or a sub-model of it.
-
-    Examples:
-        submodel generate runs/shakespeare --prompt "To be, or"
-        submodel generate runs/shakespeare --capacity 1/4 --temperature 0.5
-    JSON:
-        text: the prompt and what follows it
-        prompt: what it begins with
-        tokens: how many were added
-        capacity: of the model that wrote it
-        temperature: as given
-        seed: as given
-    """
-    from submodel.runs.open import Run
-
-    share = parse_capacity(capacity)
-    text = Run(run).generate(prompt, tokens, capacity=share, temperature=temperature, seed=seed)
-    if not as_json:
-        print(text)
-        return
-    options = {"capacity": share, "temperature": temperature, "seed": seed}
-    print_json({"text": text, "prompt": prompt, "tokens": tokens, **options})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -164,28 +165,61 @@ def report_command(
         list[Path],
         typer.Argument(
             metavar="FOLDER...",
-            help="Of runs, comparisons, reproductions, studies: several are compared.",
+            help="Folders of runs, comparisons, reproductions or studies; several are compared.",
             autocompletion=completion.run_folders,
         ),
     ],
     out: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Default: report.html in the folder; of several, right here."
+            metavar="FILE",
+            help="File to write (default: report.html in the folder, or here for several folders; "
+            "of a figure NAME.png here).",
         ),
+    ] = None,
+    file_format: Annotated[
+        Literal["html", "png", "svg", "pdf"] | None,
+        typer.Option(
+            "--format", help="A page, or a figure for a paper (default: the ending of --out)."
+        ),
+    ] = None,
+    figure: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help=f"Figure to draw instead of a page (default: accuracy): {', '.join(FIGURES)}.",
+            autocompletion=completion.figures,
+        ),
+    ] = None,
+    column: Annotated[
+        Literal["single", "double"] | None,
+        typer.Option(help="Width of a figure: 3.3 or 6.9 inches (default: double)."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write one HTML page that shows and compares what was trained.
+    """Write a page or a figure that shows and compares runs.
 
-    It is one file, and needs no network.
+    The page is one HTML file that needs no network. A figure has the width of a paper's column;
+    the seeds of one configuration become one band.
 
     Examples:
         submodel report runs/digits
         submodel report runs/rolling runs/static --out compared.html
+        submodel report runs/digits --format pdf
+        submodel report runs/* --figure traffic --column single --out traffic.svg
     JSON:
-        page: the file
+        page: the file of a page
+        figure: the file of a figure, instead of page
     """
+    is_picture = file_format not in (None, "html")
+    ends_as_picture = out is not None and out.suffix.lower() in (".png", ".svg", ".pdf")
+    if is_picture or figure is not None or (file_format is None and ends_as_picture):
+        if file_format == "html":
+            raise ConfigError("--figure: goes with --format png, svg or pdf")
+        draw_figure(figure or "accuracy", folders, file_format, out, column or "double", as_json)
+        return
+    if column is not None:
+        raise ConfigError("--column: goes with a figure, --format png, svg or pdf")
     from submodel.report.page import write_report
 
     file = write_report(*folders, out=out)
@@ -195,61 +229,34 @@ def report_command(
         print(file)
 
 
-def plot_command(
-    name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help=f"One of {', '.join(FIGURES)}.")
-    ] = None,
-    runs: Annotated[
-        list[Path] | None,
-        typer.Argument(
-            metavar="RUN...",
-            help="Folders of runs, of 'submodel compare' or of 'submodel reproduce'; the seeds of "
-            "one configuration become one band.",
-            autocompletion=completion.run_folders,
-        ),
-    ] = None,
-    file_format: Annotated[
-        Literal["png", "svg", "pdf"] | None,
-        typer.Option("--format", help="Default: as --out ends, else png."),
-    ] = None,
-    out: Annotated[Path | None, typer.Option(help="The file (default: NAME.png here).")] = None,
-    column: Annotated[
-        Literal["single", "double"], typer.Option(help="Of a two-column paper: 3.3 or 6.9 inches.")
-    ] = "double",
-    show_list: Annotated[bool, typer.Option("--list", help="Say what can be drawn.")] = False,
-    as_json: AsJson = False,
+def draw_figure(
+    name: str,
+    folders: Sequence[Path],
+    file_format: str | None,
+    out: Path | None,
+    column: str,
+    as_json: bool,
 ) -> None:
-    """Draw a figure of runs, in the width of a paper's column.
+    """Draw a figure of runs and print its file.
 
-    Examples:
-        submodel plot accuracy runs/digits
-        submodel plot traffic runs/rolling runs/static --format pdf --column single
-        submodel plot comparison runs/compare-digits --out ways.svg
-        submodel plot --list
-    JSON:
-        figure: the file
-        figures: with --list, every name and what it shows
+    Args:
+        name: one of `FIGURES`.
+        folders: runs, comparisons or reproductions.
+        file_format: png, svg or pdf; None for the ending of the file.
+        out: file to write; None for the figure's name here, by default as png.
+        column: single or double.
+        as_json: print one JSON object.
     """
-    if show_list:
-        if as_json:
-            print_json({"figures": {key: kind.about for key, kind in FIGURES.items()}})
-            return
-        width = max(map(len, FIGURES))
-        for key, kind in FIGURES.items():
-            print(f"{key:{width}}  {kind.about}")
-        return
-    if name is None:
-        raise ConfigError(f"give the name of a figure: {', '.join(FIGURES)}")
     kind = find_figure(name)
-    if not runs:
-        raise ConfigError(f"give the folder of a run, as: submodel plot {name} runs/digits")
+    if not folders:
+        raise ConfigError(f"give a run: submodel report runs/digits --figure {name}")
     from submodel.drawing.style import DOUBLE, SINGLE, format_of, save_figure
 
     path = out or Path(f"{name}.{file_format or 'png'}")
     if file_format is not None and format_of(path) != file_format:
         raise ConfigError(f"--format {file_format}: --out {path} ends otherwise")
     format_of(path)
-    figure = kind.draw(kind.read(runs), SINGLE if column == "single" else DOUBLE)
+    figure = kind.draw(kind.read(folders), SINGLE if column == "single" else DOUBLE)
     save_figure(figure, path, dpi=300)
     if as_json:
         print_json({"figure": path})

@@ -65,7 +65,7 @@ class RunFolder:
         self.model_file = path / "model.safetensors"
         self.memory_file = path / "memory.safetensors"  # of schemes and server steps that have one
         self.summary_file = path / "summary.json"
-        self.scores_file = path / "scores.json"  # of `submodel score`
+        self.scores_file = path / "scores.json"  # of `submodel show --full`
         self.curves_file = path / "curves.png"
         self.devices_file = path / "devices.json"  # over devices: who is who
         self.log_file = path / "server.log"

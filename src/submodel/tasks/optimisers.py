@@ -37,7 +37,7 @@ class Optimiser(Protocol):
 
     @property
     def copies(self) -> int:
-        """Number of values it keeps per weight, for the estimate of `submodel plan`."""
+        """Number of values it keeps per weight, for the estimate of `submodel cost --memory`."""
         ...
 
     def begin(self, parameters: Sequence[Tensor]) -> Slots:

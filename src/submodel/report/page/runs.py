@@ -108,7 +108,7 @@ def _final(rows: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
 
 
 def _full_scores(folder: RunFolder) -> dict[str, float | None]:
-    """The scores by `submodel score`, which go before those of a round."""
+    """Scores of `submodel show --full`; they take precedence over those of a round."""
     try:
         full_scores = read_full_scores(folder)
     except SubmodelError:

@@ -1,4 +1,4 @@
-"""The figures of ``submodel plot``: a name, what it shows, and the function that draws it."""
+"""The figures of `submodel report`: name, description and drawing function."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The figures of `submodel plot`, a function each from data and a width in inches."""
+"""The figures of `submodel report`: one function each, from data and a width in inches."""
 
 from __future__ import annotations
 
