@@ -19,7 +19,7 @@ from tools import completions
 from typer.core import TyperGroup
 
 from submodel.cli.application import command_line
-from submodel.cli.common import read_lesson
+from submodel.cli.common import parse_help
 
 ROOT = Path(__file__).parent.parent
 FILE = Path(__file__).with_name("interface.json")
@@ -59,7 +59,7 @@ def _commands() -> Iterator[tuple[str, list[str]]]:
             context = typer.Context(command)
             waiting += [(f"{name} {i}", command.get_command(context, i)) for i in command.commands]
         options = [word for p in command.params for word in (*p.opts, *p.secondary_opts)]
-        keys = [] if command.callback is None else read_lesson(command.callback).keys
+        keys = [] if command.callback is None else parse_help(command.callback).keys
         names = [part.strip() for key in keys for part in key.split(",")]
         yield name, [*options, *(f"JSON: {key}" for key in names)]
 

@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperGroup, TyperOption
 
 from submodel.cli.application import command_line
-from submodel.cli.common import Lesson, Overview, read_lesson
+from submodel.cli.common import CommandHelp, Overview, parse_help
 
 
 def page() -> str:
@@ -32,7 +32,7 @@ def _sections(command: Any, name: str, parent: typer.Context) -> Iterator[str]:
             yield from _sections(inner, f"{name} {inner_name}", context)
         return
     assert command.callback is not None
-    lesson = read_lesson(command.callback)
+    lesson = parse_help(command.callback)
     yield f"### `{name}`"
     yield lesson.about
     usage = command.get_usage(context).removeprefix("Usage: ")
@@ -67,7 +67,7 @@ def _default(parameter: Any) -> str:
     return f"`{default}`".replace("\n", "\\n")
 
 
-def _keys(lesson: Lesson) -> str:
+def _keys(lesson: CommandHelp) -> str:
     """The keys of a command's JSON, one a row."""
     lines = ["| key of `--json` | |", "| --- | --- |"]
     lines += [f"| `{key}` | {_cell(meaning)} |" for key, meaning in lesson.keys.items()]

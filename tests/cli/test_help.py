@@ -10,7 +10,7 @@ import pytest
 import typer
 from typer.core import TyperGroup
 
-from submodel.cli.common import command_line, first_sentence, read_lesson
+from submodel.cli.common import command_line, first_sentence, parse_help
 from tests.cli.support import all_commands
 from tests.support.commands import Command
 
@@ -33,7 +33,8 @@ def test_the_overview_lists_all_commands(
     hidden = {name for name, command in COMMANDS.items() if command.hidden}
     assert hidden == {"score", "plot", "plan", "generate"}
     names = {name.split()[0] for name in COMMANDS.keys() - hidden}
-    assert names == {line.split()[0] for line in lines if line.startswith("  ")}
+    assert names <= {line.split()[0] for line in lines if line.startswith("  ")}
+    assert not hidden & {line.split()[0] for line in lines if line.startswith("  ")}
     assert "Train" in lines
     assert "Look at results" in lines
 
@@ -46,7 +47,7 @@ def test_a_command_says_what_it_does_and_has_examples(
     command = COMMANDS[name]
     assert first_sentence(command)
     assert command.callback is not None
-    examples = read_lesson(command.callback).examples
+    examples = parse_help(command.callback).examples
     assert examples
     shown = _help(submodel, *name.split())
     assert all(example in shown for example in examples), "longer than a line"
@@ -57,7 +58,7 @@ def test_a_command_says_what_it_does_and_has_examples(
 EXAMPLES = [
     (name, example)
     for name, command in COMMANDS.items()
-    for example in read_lesson(command.callback or print).examples
+    for example in parse_help(command.callback or print).examples
 ]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from submodel.cli.common import print_json, read_lesson
+from submodel.cli.common import parse_help, print_json
 from submodel.config import parse
 from tests.cli.support import all_commands
 from tests.support.commands import Command
@@ -85,7 +85,7 @@ def test_every_command_has_json_or_a_reason() -> None:
         has_json = any("--json" in parameter.opts for parameter in command.params)
         assert has_json == (name not in WITHOUT), name
         assert command.callback is not None
-        assert bool(read_lesson(command.callback).keys) == has_json, name
+        assert bool(parse_help(command.callback).keys) == has_json, name
 
 
 @pytest.mark.slow
@@ -100,7 +100,7 @@ def test_json_is_one_object_with_the_keys_of_the_help(
     assert isinstance(content, dict)
     callback = COMMANDS[case.partition(" --")[0]].callback
     assert callback is not None
-    keys = [key for words in read_lesson(callback).keys for key in words.split(", ")]
+    keys = [key for words in parse_help(callback).keys for key in words.split(", ")]
     patterns = [re.compile(key.replace("*", r"\w+")) for key in keys]
     assert [key for key in content if not any(p.fullmatch(key) for p in patterns)] == []
     if " --" not in case:

@@ -1,4 +1,4 @@
-"""The command line, one short function per command."""
+"""Command line: one short function per command."""
 
 from typing import TYPE_CHECKING
 

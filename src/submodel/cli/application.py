@@ -1,4 +1,4 @@
-"""The application: its commands, those of other packages among them, and how it ends."""
+"""Application of the command line: its commands, those of other packages, and exit codes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from submodel.cli import compare, devices, federation, former, planning, results, training, watching
-from submodel.cli.common import AddedCommand, command_line, offer_command
+from submodel.cli.common import ExternalCommand, command_line, register_command
 from submodel.core.errors import SubmodelError
 from submodel.core.extensions import COMMANDS, FROM_LAB, LAB, extensions, load_extension
 from submodel.engines.processes.launch import endings
@@ -52,18 +52,18 @@ _COMMANDS: dict[str, dict[str, Callable[..., None] | str]] = {
         "join": devices.join_command,
     },
 }
-"""Panels of `submodel --help` and their commands; a text stands for a command of the laboratory."""
+"""Commands by panel of `submodel --help`; a string describes a command of the laboratory."""
 _FORMER: dict[str, Callable[..., None]] = {
     "score": former.score_command,
     "plot": former.plot_command,
     "plan": former.plan_command,
     "generate": former.generate_command,
 }
-"""Commands under a former name, which the help does not list."""
+"""Commands under a former name; the help does not list them."""
 
 
-def _offer_added(name: str, panel: str, about: str) -> None:
-    """Offer the command that another package adds; without it, one that names the package."""
+def _register_external(name: str, panel: str, about: str) -> None:
+    """Register a command of another package; if that is missing, the command names the package."""
 
     def load() -> Any:
         entry = extensions(COMMANDS).get(name)
@@ -71,31 +71,31 @@ def _offer_added(name: str, panel: str, about: str) -> None:
         try:
             if entry is None:
                 raise SubmodelError(f"submodel {name}: {FROM_LAB}")
-            offer_command(application, name, load_extension(entry), panel)
+            register_command(application, name, load_extension(entry), panel)
         except SubmodelError as error:
-            problem = error  # the name of a handler ends with it
+            problem = error  # Python deletes the name of a handler at its end
 
             def fail() -> None:
                 raise problem
 
             lack = f"needs {LAB}" if entry is None else "fails to load"
             fail.__doc__ = f"{about} ({lack})."
-            offer_command(application, name, fail, panel, takes_anything=True)
+            register_command(application, name, fail, panel, takes_anything=True)
         return typer.main.get_command(application)
 
-    command_line.command(name=name, cls=AddedCommand, rich_help_panel=panel)(load)
+    command_line.command(name=name, cls=ExternalCommand, rich_help_panel=panel)(load)
 
 
 for _panel, _commands in _COMMANDS.items():
     for _name, _command in _commands.items():
         if isinstance(_command, str):
-            _offer_added(_name, _panel, _command)
+            _register_external(_name, _panel, _command)
         else:
-            offer_command(command_line, _name, _command, _panel)
+            register_command(command_line, _name, _command, _panel)
 for _name, _command in _FORMER.items():
-    offer_command(command_line, _name, _command, "Former names", is_hidden=True)
+    register_command(command_line, _name, _command, "Former names", is_hidden=True)
 for _name in extensions(COMMANDS).keys() - {"federation"}.union(_FORMER, *_COMMANDS.values()):
-    _offer_added(_name, "Of other packages", "A command of another package")
+    _register_external(_name, "Of other packages", "A command of another package")
 command_line.add_typer(federation.federation_commands, name="federation", rich_help_panel="Devices")
 
 
@@ -114,8 +114,8 @@ def _stop(*_: object) -> NoReturn:
 
 
 def main() -> None:
-    """Run the command; a user's mistake is a sentence and exit status 2, never a traceback."""
-    for number in set(endings()) - {signal.SIGINT}:  # which Python turns into this already
+    """Run a command; a mistake of the user is one line and exit status 2, never a traceback."""
+    for number in set(endings()) - {signal.SIGINT}:  # raises KeyboardInterrupt already
         signal.signal(number, _stop)
     try:
         command_line(prog_name="submodel")
@@ -123,7 +123,7 @@ def main() -> None:
         for line in str(error).splitlines():
             print(f"error: {line}", file=sys.stderr)
         sys.exit(2)
-    except OSError as error:  # a path that cannot be made or read, a full disk
+    except OSError as error:  # such as an unreadable path or a full disk
         if error.strerror is None:
             raise
         where = "" if error.filename is None else f"{error.filename}: "

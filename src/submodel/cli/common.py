@@ -1,8 +1,8 @@
-"""What all commands share: the application and its help, the console, kinds of arguments, JSON.
+"""Shared parts of all commands: application, help, console, types of arguments, JSON output.
 
-Help teaches: commands by what people do, and each with examples and the keys of its JSON. A
-command's docstring is all there is to say of it: a sentence, perhaps more, then ``Examples:`` with
-a command in each line, then ``JSON:`` with the keys of what ``--json`` prints.
+The help groups commands by purpose and ends with examples and the keys of the JSON output. All of
+it comes from the command's docstring: a sentence, further paragraphs, ``Examples:`` with one
+command per line, and ``JSON:`` with the keys of the object that ``--json`` prints.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ _SECTION = re.compile(r"^(Examples|JSON):$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
-class Lesson:
-    """The help of a command, parsed from its docstring."""
+class CommandHelp:
+    """Help of a command, parsed from its docstring."""
 
     about: str
     examples: list[str] = field(default_factory=list)
-    keys: dict[str, str] = field(default_factory=dict)  # of the JSON, and what each is
+    keys: dict[str, str] = field(default_factory=dict)  # of the JSON output, with descriptions
 
 
-def read_lesson(command: Callable[..., Any]) -> Lesson:
+def parse_help(command: Callable[..., Any]) -> CommandHelp:
     """Parse a command's docstring.
 
     >>> def greet() -> None:
@@ -45,11 +45,11 @@ def read_lesson(command: Callable[..., Any]) -> Lesson:
     ...     Examples:
     ...         submodel greet
     ...     JSON:
-    ...         text: what was said,
-    ...             to whom
+    ...         text: greeting,
+    ...             printed
     ...     '''
-    >>> read_lesson(greet)
-    Lesson(about='Say hello.', examples=['submodel greet'], keys={'text': 'what was said, to whom'})
+    >>> parse_help(greet)
+    CommandHelp(about='Say hello.', examples=['submodel greet'], keys={'text': 'greeting, printed'})
     """
     about, *parts = _SECTION.split(inspect.getdoc(command) or "")
     sections = dict(zip(parts[::2], parts[1::2], strict=True))
@@ -63,11 +63,11 @@ def read_lesson(command: Callable[..., Any]) -> Lesson:
         elif line.strip():
             keys[key] += f" {line.strip()}"
     paragraphs = [" ".join(paragraph.split()) for paragraph in about.strip().split("\n\n")]
-    return Lesson("\n\n".join(paragraphs), examples, keys)
+    return CommandHelp("\n\n".join(paragraphs), examples, keys)
 
 
-class TaughtCommand(TyperCommand):
-    """A command whose help ends with examples and the keys of its JSON."""
+class DocumentedCommand(TyperCommand):
+    """Command whose help ends with examples and the keys of its JSON."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Print the help."""
@@ -77,7 +77,7 @@ class TaughtCommand(TyperCommand):
 
         super().format_help(ctx, formatter)
         assert self.callback is not None
-        lesson, output = read_lesson(self.callback), Console()
+        lesson, output = parse_help(self.callback), Console()
         if lesson.examples:
             text = Text("\n".join(lesson.examples))
             output.print(Panel(text, title="Examples", title_align="left", border_style="dim"))
@@ -90,34 +90,34 @@ class TaughtCommand(TyperCommand):
 
 
 class CommandGroup(TyperGroup):
-    """Commands under one name; a mistyped one is answered with the nearest."""
+    """Group of commands that suggests the nearest name for a mistyped one."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The command that is meant."""
+        """Resolve a command; the error for an unknown name suggests the nearest one."""
         try:
             return super().resolve_command(ctx, args)
-        except Exception as error:  # a UsageError, which Typer has from Click or from itself
-            if hasattr(error, "possibilities"):  # Click 8.4 would suggest them once more
+        except Exception as error:  # a UsageError, of Click or of Typer's own copy of it
+            if hasattr(error, "possibilities"):  # or Click 8.4 repeats the suggestion
                 error.possibilities = None
             raise
 
 
-class AddedCommand(TyperCommand):
-    """A command of another package until it is asked for: its callback returns that command."""
+class ExternalCommand(TyperCommand):
+    """Placeholder of another package's command; its callback loads and returns the command."""
 
 
 class Overview(CommandGroup):
-    """The application, whose help has all commands on one screen, by what people do."""
+    """Application whose help lists all commands by purpose on one screen."""
 
     def main(self, *arguments: Any, **options: Any) -> Any:
-        """Run a command, or complete one."""
+        """Run a command or complete a command line."""
         with completion.whole_bash_words():
             return super().main(*arguments, **options)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The command of a name; that of another package is loaded."""
+        """Return a command by name; load it if another package provides it."""
         command = super().get_command(ctx, cmd_name)
-        if isinstance(command, AddedCommand):
+        if isinstance(command, ExternalCommand):
             assert command.callback is not None
             command = self.commands[cmd_name] = command.callback()
         return command
@@ -142,7 +142,7 @@ class Overview(CommandGroup):
         output.print("'submodel COMMAND --help' has the options of a command, and examples.")
 
     def panels(self) -> dict[str, dict[str, Any]]:
-        """The commands by what people do."""
+        """Return the listed commands by panel of the help."""
         panels: dict[str, dict[str, Any]] = {}
         for name in self.commands:
             command = self.get_command(None, name)
@@ -154,11 +154,11 @@ class Overview(CommandGroup):
 
 
 def first_sentence(command: Any) -> str:
-    """What a `TyperCommand` or a `TyperGroup` does, in a line."""
+    """Return the first sentence of the help of a `TyperCommand` or `TyperGroup`."""
     return (command.help or "").split("\n\n")[0]
 
 
-def offer_command(
+def register_command(
     application: typer.Typer,
     name: str,
     command: Callable[..., None],
@@ -167,16 +167,21 @@ def offer_command(
     takes_anything: bool = False,
     is_hidden: bool = False,
 ) -> None:
-    """Make a function a command of an application; its docstring is the help.
+    """Register a function as a command of an application; its docstring is the help.
 
-    ``panel`` says what people do with it. Where it takes anything, arguments that it does not
-    declare are ignored. A hidden command works, but the help does not list it.
+    Args:
+        application: application to extend.
+        name: name of the command.
+        command: function with the command's parameters.
+        panel: heading of the command in the overview.
+        takes_anything: ignore arguments that the function does not declare.
+        is_hidden: leave the command out of the help.
     """
     anything = {"allow_extra_args": True, "ignore_unknown_options": True}
     decorate = application.command(
         name=name,
-        cls=TaughtCommand,
-        help=read_lesson(command).about,
+        cls=DocumentedCommand,
+        help=parse_help(command).about,
         rich_help_panel=panel,
         hidden=is_hidden,
         context_settings=anything if takes_anything else None,
@@ -190,29 +195,29 @@ command_line = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-# a pipe or a file has no width of its own: leave room for whole tables
+# a pipe or a file has no width: leave room for whole tables
 console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 140)
 _notes = Console(highlight=False, markup=False, stderr=True)
 
 
 def talk(as_json: bool) -> Console:
-    """The console for progress: the output, or the error output if the output is JSON."""
+    """Return the console for progress: standard output, or standard error if that holds JSON."""
     return _notes if as_json else console
 
 
 def make_folder(path: Path, option: str = "--out") -> Path:
-    """Make the folder of results before the work, which would be lost without it."""
+    """Create the folder of results before any work, so that a wrong path fails early."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise SubmodelError(f"{option}: {path}: cannot be made: {error.strerror}") from None
+        raise SubmodelError(f"{option}: {path}: cannot be created: {error.strerror}") from None
     return path
 
 
 def print_json(content: Mapping[str, Any]) -> None:
-    """Print a result as one object, with the keys that the command's help describes.
+    """Print a result as one JSON object, with the keys of the command's help.
 
-    A number that is not finite is null, a path is its text.
+    Numbers that are not finite become null, paths become strings.
 
     >>> print_json({"run": Path("runs/digits"), "test_loss": math.inf})
     {
@@ -237,7 +242,7 @@ ConfigFile = Annotated[
     Path | None,
     typer.Argument(
         metavar="[CONFIG.toml]",
-        help="Without it, the digits default.",
+        help="Configuration file; default: the built-in digits example.",
         autocompletion=completion.config_files,
     ),
 ]
@@ -252,14 +257,12 @@ SetOptions = Annotated[
 ]
 RunPath = Annotated[
     Path,
-    typer.Argument(
-        metavar="RUN", help="The folder of a run.", autocompletion=completion.run_folders
-    ),
+    typer.Argument(metavar="RUN", help="Folder of a run.", autocompletion=completion.run_folders),
 ]
 Force = Annotated[
-    bool, typer.Option("--force", help="Replace the run that --out holds, unless it is running.")
+    bool, typer.Option("--force", help="Replace the run in --out, unless it is running.")
 ]
 AsJson = Annotated[
     bool,
-    typer.Option("--json", help="Print one JSON object; all else goes to the error output."),
+    typer.Option("--json", help="Print one JSON object; everything else goes to standard error."),
 ]

@@ -1,4 +1,4 @@
-"""Comparing ways to train under one budget."""
+"""Command compare: arms of an experiment under one budget."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from submodel.cli.common import AsJson, SetOptions, console, make_folder, print_
 from submodel.comparison.budgets import BudgetKind, parse_budget
 from submodel.core.errors import ConfigError, Interruption
 
-if TYPE_CHECKING:  # what needs PyTorch is imported where it is used
+if TYPE_CHECKING:  # imports of PyTorch stay inside the functions
     from submodel.comparison.results import ComparisonResult
     from submodel.config import Config
 
@@ -24,9 +24,9 @@ def compare_command(
         str | None,
         typer.Argument(
             metavar="WAY[,WAY...]",
-            help="As rolling,random:sampling=fixed,rolling:merge.rule=fill_in: schemes with what "
-            "else they set; mine:Mine: a class of mine.py; exclusive: every width by those who can "
-            "hold it.",
+            help="Arms, such as rolling,random:sampling=fixed,rolling:merge.rule=fill_in: schemes "
+            "with further settings; mine:Mine is a class of mine.py; exclusive trains every width "
+            "on the clients that can hold it.",
             autocompletion=completion.ways,
         ),
     ] = None,
@@ -34,7 +34,7 @@ def compare_command(
         Path | None,
         typer.Option(
             metavar="CONFIG.toml",
-            help="What all have in common; default: digits.",
+            help="Common configuration (default: the digits example).",
             autocompletion=completion.config_files,
         ),
     ] = None,
@@ -42,33 +42,31 @@ def compare_command(
         str | None,
         typer.Option(
             metavar="[smoke|small|converged|paper]",
-            help="Or the setting of reproduce at this scale.",
+            help="Instead of --config: setting of reproduce at this scale.",
         ),
     ] = None,
     settings: SetOptions = None,
     budget: Annotated[
-        BudgetKind, typer.Option(help="What every way gets the same amount of.")
+        BudgetKind, typer.Option(help="Resource that every arm gets the same amount of.")
     ] = BudgetKind.ROUNDS,
     amount: Annotated[
         str | None,
-        typer.Option(help="As 2GB or 1e12; default: what the first way takes for train.rounds."),
+        typer.Option(help="Amount, such as 2GB or 1e12 (default: cost of the first arm's rounds)."),
     ] = None,
-    seeds: Annotated[int, typer.Option(help="Runs of each way.", min=1)] = 3,
+    seeds: Annotated[int, typer.Option(help="Runs of each arm.", min=1)] = 3,
     jobs: Annotated[
-        int | None, typer.Option(help="Runs at a time (default: one per core).", min=1)
+        int | None, typer.Option(help="Parallel runs (default: one per core).", min=1)
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Where everything goes.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the results.")] = None,
     records: Annotated[
         Path | None,
-        typer.Option(
-            help="Tell again what these records say; trains nothing, and writes only to --out."
-        ),
+        typer.Option(help="Report these records again, without training; writes only to --out."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare schemes on the same data, seeds and budget.
 
-    The same command goes on where it was stopped. Differences are tested over seeds.
+    After a stop, the same command continues. Differences are tested over seeds.
 
     Examples:
         submodel compare rolling,static,random
@@ -76,30 +74,30 @@ def compare_command(
         submodel compare random,random:sampling=fixed,rolling:merge.rule=fill_in
         submodel compare --records results/compare-rounds --json
     JSON:
-        command, budget, seeds: what was compared, and under which budget
-        ways: each with its rounds by seed, bytes and FLOPs (means over seeds), accuracy and loss
-            by seed, and behind, how it stands to the best; null of the best
-        page: the page with the table and the figure; null of --records without --out
+        command, budget, seeds: the command, the budget and the number of seeds
+        ways: for each arm rounds by seed, bytes and FLOPs (means over seeds), accuracy and loss by
+            seed, and behind, the contrast with the best arm; null for the best
+        page: page with the table and the figure; null for --records without --out
     """
     from submodel.comparison.arms import parse_arms
     from submodel.comparison.plan import ComparisonScale, base_of, find_scale, plan_comparison
     from submodel.comparison.results import ComparisonResult, write_comparison
 
     if records is not None:
-        findings = ComparisonResult.read(records)
+        result = ComparisonResult.read(records)
         if ways is not None:
-            findings = findings.only([way.text for way in parse_arms(ways)])
+            result = result.only([way.text for way in parse_arms(ways)])
         folder = None if out is None else make_folder(out)
-        _show(findings, folder and write_comparison(findings, folder), as_json)
+        _show(result, folder and write_comparison(result, folder), as_json)
         return
     if ways is None:
-        raise ConfigError("give the ways to compare, as rolling,static,random")
+        raise ConfigError("give the arms to compare, such as rolling,static,random")
     if config is not None and scale is not None:
-        raise ConfigError("--scale: give a configuration or a scale, not both")
+        raise ConfigError("--scale: does not go with --config")
     setting = ComparisonScale(base_of(config)) if scale is None else find_scale(scale)
     if not setting.has_budget and budget is not BudgetKind.ROUNDS:
         raise ConfigError(
-            f"--budget: ways of --scale {scale} run until they are flat; their costs are told"
+            f"--budget: arms of --scale {scale} train until curves are flat; costs are reported"
         )
 
     def base(way_settings: Sequence[str]) -> Config:
@@ -125,20 +123,20 @@ def compare_command(
     option_words += [word for text in settings or [] for word in ("--set", text)]
     command = shlex.join(["submodel", "compare", ways, *option_words])
     try:
-        findings = setting.run(plan, folder, jobs, notes, command)
+        result = setting.run(plan, folder, jobs, notes, command)
     except Interruption as stop:
         notes.print(str(stop), soft_wrap=True)
         raise typer.Exit(130) from None
-    _show(findings, write_comparison(findings, folder), as_json)
+    _show(result, write_comparison(result, folder), as_json)
 
 
-def _show(findings: ComparisonResult, page: Path | None, as_json: bool) -> None:
+def _show(result: ComparisonResult, page: Path | None, as_json: bool) -> None:
     from submodel.comparison.results import comparison_table, plain_comparison, remarks
 
     if as_json:
-        print_json({**plain_comparison(findings), "page": page})
+        print_json({**plain_comparison(result), "page": page})
         return
-    console.print(comparison_table(findings))
-    console.print(remarks(findings))
+    console.print(comparison_table(result))
+    console.print(remarks(result))
     if page is not None:
         print(page)

@@ -1,7 +1,7 @@
-"""Completion for shells: run folders, names, keys; without loading components.
+"""Shell completion of run folders, names and keys, without loading components.
 
-Typer completes commands, options and choices, and filters what these callbacks offer by the typed
-text. ``keys.json`` is written by `make graph`: components are not loaded for their names.
+Typer completes commands, options and choices, and filters the results of these callbacks by the
+typed text. `make graph` writes ``keys.json``, so no component is loaded for its name.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from typing import TypedDict
 
 from submodel.report.plots.registry import FIGURES
 
-Offers = list[tuple[str, str]]
+Completions = list[tuple[str, str]]
 """Completions, each with a description."""
 
 
 class KeyEntry(TypedDict):
-    """A key of the configuration, as far as completion goes."""
+    """Completion data of one configuration key."""
 
     about: str
-    values: dict[str, str]  # that it may have, and what each is; empty where any will do
+    values: dict[str, str]  # allowed values with descriptions; empty if unrestricted
     default: str
 
 
 @cache
 def known_keys() -> dict[str, KeyEntry]:
-    """All keys of the configuration, those of components among them."""
+    """Return all keys of the configuration, including those of components."""
     text = resources.files(__package__).joinpath("keys.json").read_text("utf-8")
     keys: dict[str, KeyEntry] = json.loads(text)
     return keys
 
 
-def settings(incomplete: str) -> Offers:
-    """``KEY=VALUE`` of a configuration: keys, and the values of one that is told.
+def settings(incomplete: str) -> Completions:
+    """Complete ``KEY=VALUE``: keys first, then the values of a complete key.
 
     >>> settings("clients.per_r")
     [('clients.per_round=10', 'clients per round')]
@@ -57,23 +57,23 @@ def settings(incomplete: str) -> Offers:
     return pairs
 
 
-def names_of(key: str) -> Callable[[], Offers]:
-    """The completion to the names that a key of the configuration may have."""
+def names_of(key: str) -> Callable[[], Completions]:
+    """Return a completion over the allowed values of a configuration key."""
     return lambda: [*known_keys()[key]["values"].items()]
 
 
-def figures() -> Offers:
-    """The figures of `submodel report`."""
+def figures() -> Completions:
+    """Complete the figures of `submodel report`."""
     return [(name, kind.about) for name, kind in FIGURES.items()]
 
 
-def data_names(incomplete: str) -> Offers:
-    """Built-in data, and configurations of this folder."""
+def data_names(incomplete: str) -> Completions:
+    """Complete built-in data sources and configuration files."""
     return [*names_of("data.name")(), *config_files(incomplete)]
 
 
-def ways(incomplete: str) -> Offers:
-    """Schemes, separated by commas.
+def ways(incomplete: str) -> Completions:
+    """Complete schemes separated by commas.
 
     >>> "rolling,static" in dict(ways("rolling,sta"))
     True
@@ -82,19 +82,19 @@ def ways(incomplete: str) -> Offers:
     return [(f"{before}{comma}{name}", about) for name, about in names_of("scheme.name")()]
 
 
-def run_folders(incomplete: str) -> Offers:
-    """Folders of runs: those under ``runs``, or where the text leads."""
+def run_folders(incomplete: str) -> Completions:
+    """Complete folders of runs, under ``runs`` or below the typed path."""
     places = _folders(_base(incomplete))
     runs = [path for path in dict.fromkeys([*places, *_folders(Path("runs"))]) if _is_run(path)]
-    offers = [(str(path), "a run") for path in runs]
-    return offers + [(f"{path}/", "") for path in places if not _is_run(path)]
+    completed = [(str(path), "a run") for path in runs]
+    return completed + [(f"{path}/", "") for path in places if not _is_run(path)]
 
 
-def config_files(incomplete: str) -> Offers:
-    """Files that end in ``.toml``, and folders on the way to them.
+def config_files(incomplete: str) -> Completions:
+    """Complete files that end in ``.toml``, and folders.
 
     Args:
-        incomplete: what stands there.
+        incomplete: typed text.
     """
     base = _base(incomplete)
     files = [(str(path), "") for path in sorted(base.glob("*.toml"))]
@@ -120,9 +120,10 @@ def _folders(base: Path) -> list[Path]:
 def whole_bash_words() -> Iterator[None]:
     """Complete ``KEY=VALUE`` and ``a:b`` in Bash, which splits both into several words.
 
-    Words are joined before Typer reads them, and of what it prints only the part after the last
-    break stays: Bash replaces no more than that. Typer has no public way to do either: its class
-    for Bash is private, and registered with Click or with its own copy of Click by its version.
+    Words are joined before Typer reads them. Each printed completion keeps only the part after the
+    last break, because Bash replaces no more than that. Typer has no public interface for either:
+    its class for Bash is private, and its version decides whether that is registered with Click or
+    with Typer's own copy of Click.
     """
     if os.environ.get("_SUBMODEL_COMPLETE") != "complete_bash":
         yield
@@ -132,10 +133,10 @@ def whole_bash_words() -> Iterator[None]:
     os.environ["COMP_WORDS"] = "\n".join(whole_words)
     os.environ["COMP_CWORD"] = str(len(whole_words) - 1)
     kept = re.sub(r"^[\"']|[^=:]*$", "", whole_words[-1])
-    offers = io.StringIO()
+    completed = io.StringIO()
     try:
-        with redirect_stdout(offers):
+        with redirect_stdout(completed):
             yield
     finally:
-        for offer in offers.getvalue().splitlines():
-            print(offer.removeprefix(kept))
+        for line in completed.getvalue().splitlines():
+            print(line.removeprefix(kept))

@@ -1,4 +1,4 @@
-"""Training over real devices: the commands serve and join."""
+"""Commands of real devices: serve and join."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import typer
 from submodel.cli.common import AsJson, ConfigFile, Force, SetOptions, print_json, talk
 from submodel.core.errors import ConfigError, Interruption, SubmodelError, refuse
 
-if TYPE_CHECKING:  # PyTorch, and an extra: imported where they are used
+if TYPE_CHECKING:  # imports of PyTorch and Flower stay inside the functions
     from submodel.config import Config
     from submodel.federation.flower.serving import ServingPlace
     from submodel.runs.folder import RunFolder
 
 PORT = 8000
-"""Where servers listen, if nothing else is said."""
+"""Default port of a server."""
 _FEDERATION, _CREDENTIALS = Path("federation"), Path("device")
 
 
 def need_flower() -> None:
-    """Say in a sentence that the extra is missing."""
+    """Raise `SubmodelError` if Flower is not installed."""
     if importlib.util.find_spec("flwr") is None:
         raise SubmodelError(
             "real devices need Flower, which is not installed: pip install 'submodel[flower]'"
@@ -32,35 +32,36 @@ def need_flower() -> None:
 def serve_command(
     config: ConfigFile = None,
     settings: SetOptions = None,
-    out: Annotated[Path | None, typer.Option(help="The run's folder.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the run.")] = None,
     federation: Annotated[
-        Path, typer.Option(help="The folder that 'submodel federation init' made.")
+        Path, typer.Option(help="Folder made by 'submodel federation init'.")
     ] = _FEDERATION,
     host: Annotated[
-        str | None, typer.Option(help="The address to listen on (default: all; insecure: loopback)")
+        str | None,
+        typer.Option(help="Address to listen on (default: all; insecure: loopback)."),
     ] = None,
-    port: Annotated[int, typer.Option(help="The port to listen on.")] = PORT,
+    port: Annotated[int, typer.Option(help="Port to listen on.")] = PORT,
     superlink: Annotated[
         str | None,
-        typer.Option(metavar="HOST:PORT", help="Train on a SuperLink that runs on this machine."),
+        typer.Option(metavar="HOST:PORT", help="Use a running SuperLink of this machine."),
     ] = None,
-    ca: Annotated[Path | None, typer.Option(help="The CA certificate of --superlink.")] = None,
+    ca: Annotated[Path | None, typer.Option(help="CA certificate of --superlink.")] = None,
     insecure: Annotated[
-        bool, typer.Option(help="Neither encrypt nor check keys; on loopback only.")
+        bool, typer.Option(help="Neither encrypt nor check keys; only on loopback.")
     ] = False,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train over real devices: start a server for them, or use one.
+    """Train over real devices: start a server, or use a running one.
 
     Examples:
         submodel serve examples/mnist.toml --federation federation
         submodel serve --insecure --set train.rounds=5
         submodel serve --superlink 127.0.0.1:9093 --ca ca.crt --json
     JSON:
-        run: the run's folder
-        summary: what it came to, as of submodel train
-        curves: the picture of its curves; null without matplotlib
+        run: folder of the run
+        summary: scores and costs, as in submodel train
+        curves: picture of the curves; null without matplotlib
     """
     need_flower()
     from submodel.config import read
@@ -82,14 +83,14 @@ def serve_command(
     else:
         place = ServingPlace(host or "0.0.0.0", port, str(federation.resolve()))
     folder = RunFolder(out) if out else new_folder(full_config.name)
-    prepare(full_config)  # what does not fit is said before anything starts
+    prepare(full_config)  # raises before anything starts
     folder.create(full_config, force)
     place.save(folder)
     follow(full_config, folder, place, as_json)
 
 
 def follow(config: Config, folder: RunFolder, place: ServingPlace, as_json: bool) -> None:
-    """Serve a run that has a folder, from its last round on."""
+    """Serve a run from its last round on."""
     need_flower()
     from submodel.federation.flower.serving import ServedRun
     from submodel.report.tables import plain_end
@@ -117,44 +118,45 @@ def follow(config: Config, folder: RunFolder, place: ServingPlace, as_json: bool
 
 
 def join_command(
-    host: Annotated[str, typer.Argument(metavar="HOST[:PORT]", help="The server.")],
+    host: Annotated[str, typer.Argument(metavar="HOST[:PORT]", help="Address of the server.")],
     data: Annotated[
         str | None,
         typer.Option(
             metavar="PATH|NAME",
-            help="CLASS/*.png in a folder, x and y in .npz or .safetensors, or as data.name: "
-            "csv:PATH, text:PATH, mnist, ...",
+            help="Folder of CLASS/*.png, .npz or .safetensors with x and y, or a name as in "
+            "data.name: csv:PATH, text:PATH, mnist, ...",
         ),
     ] = None,
     part: Annotated[
-        int | None, typer.Option(help="Or play this client of the run's own data, to try it out.")
+        int | None,
+        typer.Option(help="Instead of --data: client of the run's own data, for tests."),
     ] = None,
     capacity: Annotated[
-        str | None, typer.Option(help="The share of the model to hold, as 1/4.")
+        str | None, typer.Option(help="Capacity of the sub-model to hold, such as 1/4.")
     ] = None,
     memory: Annotated[
         str | None,
-        typer.Option(help="Or what training may take, as 2GB (default: half of what is free)."),
+        typer.Option(help="Instead: memory for training, such as 2GB (default: half of the free)."),
     ] = None,
     credentials: Annotated[
-        Path, typer.Option(help="The device's folder of 'submodel federation init'.")
+        Path, typer.Option(help="Folder of this device's keys, from 'submodel federation init'.")
     ] = _CREDENTIALS,
-    name: Annotated[str | None, typer.Option(help="What the server calls this device.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of this device on the server.")] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option(
             "--set",
             metavar="data.KEY=VALUE",
-            help="A key of --data that is another here than on the server; repeatable.",
+            help="Key of --data that differs from the server's; repeatable.",
         ),
     ] = None,
     insecure: Annotated[
-        bool, typer.Option(help="Neither encrypt nor show a key; on loopback only.")
+        bool, typer.Option(help="Neither encrypt nor send a key; only on loopback.")
     ] = False,
 ) -> None:
-    """Take part as a device: hold what fits, train on the own data.
+    """Take part as a device: train the sub-model that fits on own data.
 
-    Nothing leaves the device but updates. It needs no PyTorch until it trains.
+    Only updates leave the device. It loads PyTorch only to train.
 
     Examples:
         submodel join fl.example.org --data pictures --memory 2GB

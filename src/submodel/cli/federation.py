@@ -1,4 +1,4 @@
-"""Federations: who may take part in a training over real devices."""
+"""Commands of federations: credentials of real devices, and their state in a run."""
 
 from __future__ import annotations
 
@@ -9,51 +9,51 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from submodel.cli import completion
-from submodel.cli.common import AsJson, CommandGroup, console, offer_command, print_json
+from submodel.cli.common import AsJson, CommandGroup, console, print_json, register_command
 from submodel.core.errors import ConfigError, SubmodelError
 
-if TYPE_CHECKING:  # an extra: imported where it is used
+if TYPE_CHECKING:  # imports of Flower stay inside the functions
     from submodel.federation.flower.control import Node
     from submodel.federation.flower.credentials import Federation
     from submodel.runs.folder import RunFolder
 
 federation_commands = typer.Typer(
     cls=CommandGroup,
-    help="Credentials of real devices and their server, and who they are.",
+    help="Manage credentials of real devices and their server.",
     no_args_is_help=True,
 )
 
-FederationFolder = Annotated[Path, typer.Option("--federation", help="The folder that init made.")]
+FederationFolder = Annotated[Path, typer.Option("--federation", help="Folder made by init.")]
 
 
 def init_command(
     hosts: Annotated[
         list[str],
         typer.Option(
-            "--host", metavar="NAME_OR_IP", help="Where devices reach the server; repeatable."
+            "--host", metavar="NAME_OR_IP", help="Address of the server for devices; repeatable."
         ),
     ],
-    folder: Annotated[Path, typer.Argument(help="A new folder.")] = Path("federation"),
+    folder: Annotated[Path, typer.Argument(help="New folder.")] = Path("federation"),
     count: Annotated[
         int | None,
-        typer.Option("--devices", help="How many, named device-1, ... (default: 3).", min=1),
+        typer.Option("--devices", help="Number of devices: device-1, ... (default: 3).", min=1),
     ] = None,
     names: Annotated[
         list[str] | None,
-        typer.Option("--device", metavar="NAME", help="Or devices by name; repeatable."),
+        typer.Option("--device", metavar="NAME", help="Instead: name of a device; repeatable."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a federation: its own authority, a server, keys for devices.
+    """Create a federation: certificate authority, server, keys of devices.
 
     Examples:
         submodel federation init --host fl.example.org
         submodel federation init home --host 192.168.1.10 --device phone
     JSON:
-        folder: what was made
-        hosts: where devices reach the server
-        devices: their names; each has a folder of credentials under devices
-        expires: the last day of the server's certificate
+        folder: folder of the federation
+        hosts: addresses of the server
+        devices: names of the devices; each has a folder of credentials under devices
+        expires: last day of the server's certificate
     """
     from submodel.federation.flower import credentials
 
@@ -69,7 +69,7 @@ def init_command(
     print(_validity(federation))
     print(_delivery(folder, federation.devices))
     print(
-        f"{folder}/ca.key: copy it to nowhere, best keep it offline. Whoever has it can pose as "
+        f"{folder}/ca.key: do not copy it, and better keep it offline. A holder of it can pose as "
         "the server;\n  only 'submodel federation renew' needs it."
     )
     print(f"next, on the server:    submodel serve CONFIG.toml --federation {folder}")
@@ -77,21 +77,21 @@ def init_command(
 
 
 def add_command(
-    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Of the new devices.")],
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Names of new devices.")],
     folder: FederationFolder = Path("federation"),
     as_json: AsJson = False,
 ) -> None:
-    """Make keys for more devices; those that are there stay.
+    """Create keys of more devices; existing keys stay.
 
     Examples:
         submodel federation add device-4 device-5
         submodel federation add watch --federation home
     JSON:
-        folder: of the federation
-        hosts: where devices reach the server
-        devices: all of them, by name
-        expires: the last day of the server's certificate
-        added: those that are new
+        folder: folder of the federation
+        hosts: addresses of the server
+        devices: names of all devices
+        expires: last day of the server's certificate
+        added: names of the new devices
     """
     from submodel.federation.flower import credentials
 
@@ -110,23 +110,23 @@ def renew_command(
         typer.Option(
             "--host",
             metavar="NAME_OR_IP",
-            help="Where devices reach the server; repeatable. Default: as before.",
+            help="Address of the server for devices; repeatable (default: as before).",
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a new key and certificate for the server.
+    """Create a new key and certificate of the server.
 
-    Devices need nothing new. It needs ca.key in the federation's folder.
+    Devices keep their files. The command needs ca.key in the federation's folder.
 
     Examples:
         submodel federation renew
         submodel federation renew --federation home --host fl.example.org
     JSON:
-        folder: of the federation
-        hosts: where devices reach the server
-        devices: all of them, by name
-        expires: the last day of the new certificate
+        folder: folder of the federation
+        hosts: addresses of the server
+        devices: names of all devices
+        expires: last day of the new certificate
     """
     from submodel.federation.flower import credentials
 
@@ -135,7 +135,7 @@ def renew_command(
         print_json(_plain_federation(folder, federation))
         return
     print(_validity(federation))
-    print("devices need nothing new; a running 'submodel serve' shows it when it starts next")
+    print("devices keep their files; 'submodel serve' uses it from its next start on")
 
 
 def status_command(
@@ -143,31 +143,31 @@ def status_command(
         Path | None,
         typer.Argument(
             metavar="[RUN]",
-            help="Default: the run served last.",
+            help="Folder of a run (default: the last one served).",
             autocompletion=completion.run_folders,
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show a run's devices: what they hold, how they answer.
+    """Show a run's devices: their capacities, states and answers.
 
     Examples:
         submodel federation status
         submodel federation status runs/digits --json
     JSON:
-        run: the run's folder
-        port: where it is served now; null if it is not
-        problem: why nothing is known of connections; null if it is
-        devices: each with its client, name, state, capacity (null: as configured), examples,
-            answered and missed tasks, last_seen (ISO 8601) and last_problem; client and what
-            follows from taking part are null of one that has not yet
+        run: folder of the run
+        port: port of the server; null if it does not run
+        problem: why connections are unknown; null if they are known
+        devices: for each its client, name, state, capacity (null: as configured), examples,
+            answered and missed tasks, last_seen (ISO 8601) and last_problem; null where a device
+            has not taken part yet
     """
     from submodel.federation.roster import read_roster
     from submodel.report.tables import devices_table, plain_devices
     from submodel.runs.folder import RunFolder
 
     folder = RunFolder(run or _newest())
-    folder.config()  # is it a run?
+    folder.config()  # raises if it is no run
     entries = read_roster(folder.devices_file)
     nodes: dict[int, Node] = {}
     port = problem = None
@@ -179,7 +179,7 @@ def status_command(
             problem = str(error)
             where = f"not served now ({error})"
     else:
-        problem = where = "begun by 'flwr run': who is connected, 'flwr supernode list' tells"
+        problem = where = "begun by 'flwr run'; 'flwr supernode list' shows the connected devices"
     devices = plain_devices(entries, nodes)
     if as_json:
         print_json({"run": folder.path, "port": port, "problem": problem, "devices": devices})
@@ -189,7 +189,7 @@ def status_command(
 
 
 def _list_nodes(folder: RunFolder) -> tuple[int, dict[int, Node]]:
-    """The port where a run is served, and the devices that its SuperLink knows."""
+    """Return the port of a served run and the devices registered at its SuperLink."""
     from submodel.federation.flower.control import Control
     from submodel.federation.flower.serving import ServingPlace
 
@@ -202,19 +202,19 @@ def _list_nodes(folder: RunFolder) -> tuple[int, dict[int, Node]]:
 
 
 def app_command(
-    folder: Annotated[Path, typer.Argument(help="A new folder.")] = Path("submodel-app"),
+    folder: Annotated[Path, typer.Argument(help="New folder.")] = Path("submodel-app"),
     as_json: AsJson = False,
 ) -> None:
-    """Write the app that 'flwr run' takes.
+    """Write an app for 'flwr run'.
 
-    It is for a Flower deployment that is there already.
+    It is for an existing Flower deployment.
 
     Examples:
         submodel federation app
         submodel federation app apps/submodel
     JSON:
-        folder: what was made
-        command: what runs it
+        folder: folder of the app
+        command: command that runs it
     """
     from submodel.federation.flower.control import thin_app
 
@@ -230,15 +230,15 @@ def app_command(
 
 
 for _command in (init_command, add_command, renew_command, status_command, app_command):
-    offer_command(federation_commands, _command.__name__.removesuffix("_command"), _command)
+    register_command(federation_commands, _command.__name__.removesuffix("_command"), _command)
 
 
 def _newest() -> Path:
-    """The run whose serving began last."""
+    """Return the folder of the run that was served last."""
     files = Path("runs").glob("*/serving.json")
     newest = max(files, key=lambda path: path.stat().st_mtime, default=None)
     if newest is None:
-        raise SubmodelError("no run under 'runs' was ever served; name its folder")
+        raise SubmodelError("no run under 'runs' was served; give the folder of one")
     return newest.parent
 
 
@@ -262,7 +262,7 @@ def _delivery(folder: Path, names: list[str] | tuple[str, ...]) -> str:
     lines = [f"  {folder}/devices/{name}  ->  'device' on {name}" for name in names]
     return "\n".join(
         (
-            "copy one folder to each device, and nothing else:",
+            "copy one folder to each device, and no other file:",
             *lines,
             "  device.key is private to its device: once it is there, it can be deleted here",
         )

@@ -1,4 +1,4 @@
-"""Before training: what a configuration says, what a model is made of, costs, and what fits."""
+"""Commands before training: config, data, inspect and cost."""
 
 from __future__ import annotations
 
@@ -71,52 +71,52 @@ def inspect_command(
     model: Annotated[
         str,
         typer.Argument(
-            help="A built-in name, package.module:factory, or a Hugging Face config class "
-            "such as transformers:GPT2Config.",
+            help="Built-in name, package.module:factory, or Hugging Face config class such as "
+            "transformers:GPT2Config.",
             autocompletion=completion.names_of("model.name"),
         ),
     ],
     options: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="An argument of the factory; repeatable."),
+        typer.Option("--set", metavar="KEY=VALUE", help="Argument of the factory; repeatable."),
     ] = None,
     shape: Annotated[
-        str | None, typer.Option("--input", help="The shape of one input, as 3,32,32.")
+        str | None, typer.Option("--input", help="Shape of one input, such as 3,32,32.")
     ] = None,
     capacities: Annotated[
-        str, typer.Option(help="The capacities to show the cost of.")
+        str, typer.Option(help="Capacities to show the cost of.")
     ] = "1,1/2,1/4,1/8,1/16",
     meta: Annotated[
-        bool, typer.Option(help="Allocate nothing: for models too big to run here.")
+        bool, typer.Option(help="Allocate no memory: for models too large for this machine.")
     ] = False,
     rank_share: Annotated[
         str | None,
-        typer.Option(help="Factorise, with this share of the full rank, as model.factorised does."),
+        typer.Option(help="Factorise the model at this share of the full rank (model.factorised)."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Find the axes of a model: what is cut together, what is frozen.
+    """Find the axes of a model: dimensions cut together or frozen.
 
-    Every axis is verified: permuting its units leaves the outputs unchanged. What is frozen is
-    said with the reason, and with the line of the model's code to change where there is one.
+    Every axis is verified: permuting its units leaves the outputs unchanged. Every frozen dimension
+    comes with the reason and, if there is one, the line of the model's code to change.
 
     Examples:
         submodel inspect cnn
         submodel inspect preresnet18 --set width=16 --input 3,32,32
         submodel inspect transformers:GPT2Config --set n_layer=2 --meta
     JSON:
-        axes: each with its size, its members, whether a capacity cuts it, why it is kept whole and
-            why cutting it is not masking
-        frozen: dimensions that are never cut, and why
-        lines: of these and of axes that are kept whole, the lines of the model's code
-        unused_tensors: what the forward never read
-        exact: whether a sub-model is the masked model; null if not known
-        measured: the capacities at which that was tried
-        doubt: why it is not known; null if it is
-        notes: where the code leaves a choice what a cut changes, and why a cut of unequal shares
+        axes: for each axis its size, its members, whether a capacity cuts it, the reason if it is
+            kept whole and the reason if cutting it is not masking
+        frozen: dimensions that are never cut, with reasons
+        lines: lines of the model's code that cause frozen dimensions and whole axes
+        unused_tensors: tensors that the forward pass never reads
+        exact: whether a sub-model equals the masked model; null if unknown
+        measured: capacities at which that was measured
+        doubt: why it is unknown; null if it is known
+        notes: choices of the code that a cut changes, and reasons why a cut of unequal shares
             cannot be built
-        verified: whether permuting every axis was tried
-        capacities: what each costs, as of submodel cost
+        verified: whether every axis was permuted
+        capacities: cost of each capacity, as in submodel cost
     """
     from submodel.config import override
     from submodel.model.inspect import findings, inspect_axes, subject
@@ -194,18 +194,18 @@ def fit_budget(
 def config_command(
     config: ConfigFile = None, settings: SetOptions = None, as_json: AsJson = False
 ) -> None:
-    """Print a configuration: every key, its value, what it means.
+    """Print a configuration: every key with its value and meaning.
 
-    Comments of your own stay where they are.
+    Comments in the file are kept.
 
     Examples:
         submodel config > my.toml
         submodel config examples/mnist.toml --set scheme.name=rolling
         submodel config --json
     JSON:
-        name, seed: what stands above all sections
+        name, seed: the keys outside all sections
         model, task, axes, data, clients, scheme, merge, server, local, train, engine, devices: the
-            sections with their keys; one that is not set is null
+            sections with their keys; null if not set
     """
     from submodel.config import describe, keep_comments, read
 
@@ -222,43 +222,43 @@ def data_command(
         str,
         typer.Argument(
             metavar="NAME",
-            help="As data.name (see submodel config), or the data of a CONFIG.toml.",
+            help="Name as in data.name (see submodel config), or a CONFIG.toml.",
             autocompletion=completion.data_names,
         ),
     ] = "digits",
     settings: SetOptions = None,
-    path: Annotated[Path | None, typer.Option(help="A local archive; data.path.")] = None,
-    source: Annotated[str | None, typer.Option(help="Where it is fetched; data.source.")] = None,
-    clients: Annotated[int | None, typer.Option(help="How many; clients.count.")] = None,
+    path: Annotated[Path | None, typer.Option(help="Local archive (data.path).")] = None,
+    source: Annotated[str | None, typer.Option(help="Where to download (data.source).")] = None,
+    clients: Annotated[int | None, typer.Option(help="Number of clients (clients.count).")] = None,
     partition: Annotated[
         str | None,
         typer.Option(
-            help="Who has what; data.partition.",
+            help="Partition over clients (data.partition).",
             autocompletion=completion.names_of("data.partition"),
         ),
     ] = None,
     labels_per_client: Annotated[
-        int | None, typer.Option(help="Short for data.labels_per_client.")
+        int | None, typer.Option(help="Labels per client (data.labels_per_client).")
     ] = None,
-    alpha: Annotated[float | None, typer.Option(help="Short for data.alpha.")] = None,
+    alpha: Annotated[float | None, typer.Option(help="Skew of dirichlet (data.alpha).")] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Draw clients by labels into this file, as who.png.")
+        Path | None, typer.Option(help="Picture of clients by labels to write, such as who.png.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Fetch a dataset, describe it, and show who would have what.
+    """Download and describe a dataset and its partition over clients.
 
     Examples:
         submodel data
         submodel data mnist --clients 100 --partition dirichlet --alpha 0.3
         submodel data examples/diamonds.toml --json
     JSON:
-        name, inputs, classes: what it is, the shape of one example, how many classes (null: none)
-        train, test, held_out: how many examples each part has
-        partition, clients: who has what, and how many they are
-        examples_per_client: of each client, the first 1,000
-        labels_per_client: of each of them, its examples by label; null without classes
-        picture: the file of --out; null without it
+        name, inputs, classes: name, shape of one example, number of classes (null: none)
+        train, test, held_out: number of examples of each part
+        partition, clients: name of the partition, number of clients
+        examples_per_client: number of examples of the first 1,000 clients
+        labels_per_client: number of examples of these clients by label; null without classes
+        picture: file of --out; null without it
     """
     from submodel.config import read
     from submodel.drawing.style import format_of
@@ -280,7 +280,7 @@ def data_command(
         "data.path": path,
         "data.source": source,
         "clients.count": clients,
-        "clients.per_round": None if clients is None else 1,  # shares nothing out: any will do
+        "clients.per_round": None if clients is None else 1,  # has no effect on the partition
         "data.partition": partition,
         "data.labels_per_client": labels_per_client,
         "data.alpha": alpha,
@@ -299,7 +299,7 @@ def data_command(
 
 
 def _toml(value: object) -> str:
-    """A number as it is, all else as a TOML string, so that a setting takes it literally."""
+    """Write a value as TOML: numbers as they are, anything else as a quoted string."""
     if isinstance(value, int | float):
         return str(value)
     return json.dumps(str(value), ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""What came of a run: looked at, scored, fitted to devices, written for use elsewhere."""
+"""Commands on a finished run: show, fit and export."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def show_command(
     if summary is None or not past_run.finished:
         last_round = history[-1]["round"] if history else 0
         console.print(
-            f"round {last_round} of {config.train.rounds}; {folder.how_to_resume()} goes on"
+            f"round {last_round} of {config.train.rounds}; continue with: {folder.how_to_resume()}"
         )
     else:
         console.print(f"finished; model sha256 {summary['model_sha256']}")
@@ -85,30 +85,31 @@ def show_scores(scores: Mapping[str, Any]) -> None:
 def fit_command(
     run: RunPath,
     capacities: Annotated[
-        list[str], typer.Option("--capacity", help="Of a sub-model, as 1/4; repeatable.")
+        list[str],
+        typer.Option("--capacity", help="Capacity of a sub-model, as 1/4; repeatable."),
     ],
     rounds: Annotated[
-        int | None, typer.Option(help="For each; without it, a quarter of the run's.")
+        int | None, typer.Option(help="Rounds for each (default: a quarter of the run's).")
     ] = None,
     lr: Annotated[
-        float | None, typer.Option(help="The clients' learning rate; without it, the run's.")
+        float | None, typer.Option(help="Learning rate of the clients (default: that of the run).")
     ] = None,
     cut: Annotated[
-        str, typer.Option(help="The units to begin with: search, importance, prefix or scheme.")
+        str, typer.Option(help="Initial units: search, importance, prefix or scheme.")
     ] = "search",
     as_json: AsJson = False,
 ) -> None:
-    """Train the sub-models that devices will keep, each for itself.
+    """Train sub-models that devices will keep, each on its own.
 
-    The global model stays as it is. The same command goes on with what was stopped.
+    The global model is unchanged. After a stop, the same command continues.
 
     Examples:
         submodel fit runs/digits --capacity 1/4
         submodel fit runs/digits --capacity 1/4 --capacity 1/8 --rounds 20
     JSON:
         run: the run's folder
-        submodels: one for every capacity: its score, the one before, that of the global model,
-            rounds, bytes, FLOPs
+        submodels: for every capacity the score, the score before fitting, that of the global
+            model, rounds, bytes, FLOPs
     """
     from submodel.report.tables import fit_table
     from submodel.runs.open import Run
@@ -117,7 +118,7 @@ def fit_command(
     try:
         results = past_run.fit(capacities, rounds=rounds, lr=lr, cut=cut)
     except Interruption as stop:
-        print(f"{stop}; the same command goes on with it", file=sys.stderr, flush=True)
+        print(f"{stop}; the same command continues", file=sys.stderr, flush=True)
         raise typer.Exit(130) from None
     if as_json:
         print_json({"run": run, "submodels": results})
@@ -127,33 +128,33 @@ def fit_command(
 
 def export_command(
     run: RunPath,
-    capacity: Annotated[str, typer.Option(help="Of the sub-model, as 1/4.")] = "1",
+    capacity: Annotated[str, typer.Option(help="Capacity of the sub-model, such as 1/4.")] = "1",
     kind: Annotated[
         Literal["safetensors", "program", "onnx", "huggingface", "peft"],
-        typer.Option("--format", help="How to write the model."),
+        typer.Option("--format", help="File format."),
     ] = "safetensors",
     out: Annotated[
-        Path | None, typer.Option(help="The folder to write to; default: export in the run's.")
+        Path | None, typer.Option(help="Folder to write to (default: export in the run's folder).")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write a trained model, or a sub-model of it, for use elsewhere.
+    """Write a trained model or a sub-model for use elsewhere.
 
     Examples:
         submodel export runs/digits
         submodel export runs/digits --capacity 1/4 --format onnx --out phone
     JSON:
-        file: what was written
-        format: how
-        capacity: of the model in it
-        fitted: whether submodel fit trained it for itself
-        test: the loss and every metric of it on the test part; null where the data is not here
+        file: the written file or folder
+        format: its format
+        capacity: capacity of the model
+        fitted: whether submodel fit trained the sub-model
+        test: loss and every metric on the test part; null if the data is not available
     """
     from submodel.report.tables import advice_of_export
     from submodel.runs.open import Run
 
     share = parse_capacity(capacity)
-    past_run = Run(run)  # or it is no run, and nothing is made in it
+    past_run = Run(run)  # before a folder is created: the path may not be a run
     path, score = past_run.export(share, kind, None if out is None else make_folder(out))
     is_fitted = past_run.is_fitted(share)
     if as_json:
@@ -162,7 +163,7 @@ def export_command(
         return
     fit_note = ", fitted" if is_fitted else ""
     if score is None:
-        print(f"{path}: capacity {share:g}{fit_note}, not scored, as the data is not here")
+        print(f"{path}: capacity {share:g}{fit_note}, not scored: the data is not available")
         return
     accuracy = "" if score.accuracy is None else f"test accuracy {score.accuracy:.1%}, "
     print(f"{path}: capacity {share:g}{fit_note}, {accuracy}test loss {score.loss:.4f}")

@@ -1,4 +1,4 @@
-"""Training: the commands train and resume."""
+"""Commands of training: train and resume."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from submodel.cli.common import AsJson, ConfigFile, Force, RunPath, SetOptions, 
 from submodel.core.errors import ConfigError, Interruption
 from submodel.engines.processes.launch import launch, saying_it_once
 
-if TYPE_CHECKING:  # what needs PyTorch is imported where it is used
+if TYPE_CHECKING:  # imports of PyTorch stay inside the functions
     from submodel.config import Config
     from submodel.engines.processes.group import ProcessGroup
     from submodel.runs.folder import RunFolder
@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # what needs PyTorch is imported where it is used
     from submodel.runs.training import Training
 
 
-_MOST_PER_CORE = 16  # processes: each takes hundreds of megabytes
+_MOST_PER_CORE = 16  # processes; each takes hundreds of megabytes
 
 
 def _train(
@@ -34,7 +34,7 @@ def _train(
     past_run: Run | None = None,
     force: bool = False,
 ) -> None:
-    """Train in the folder, show progress, end with the result; a past run goes on."""
+    """Train a new run, or continue a past one, with progress and the final result."""
     from submodel.config.engine import choose_engine
     from submodel.config.findings import findings_of, pass_on, passed_findings
     from submodel.config.parts import keep_clients
@@ -56,8 +56,8 @@ def _train(
     if together and not in_process_group():
         processes = _count_processes(config)
         findings = findings_of(setup, config)
-        del setup, training  # the others have a model of their own
-        gc.collect()  # caches that refer to themselves hold it
+        del setup, training  # the started processes have models of their own
+        gc.collect()  # reference cycles hold the setup
         give_back()
         with pass_on(findings):
             raise typer.Exit(launch(sys.argv[1:], processes))
@@ -79,12 +79,12 @@ def _train(
 
 
 def _say(text: str) -> None:
-    """Print a step of preparation on the error output."""
+    """Print a step of preparation on standard error."""
     print(f"{text} ...", file=sys.stderr, flush=True)
 
 
 def _dry_run(config: Config, folder: RunFolder, as_json: bool) -> None:
-    """Say what a run would take; the folder is not made."""
+    """Print an estimate of a run's cost, without creating its folder."""
     from submodel.config.engine import choose_engine
     from submodel.config.setup import prepare
     from submodel.report.tables import (
@@ -114,16 +114,16 @@ def _dry_run(config: Config, folder: RunFolder, as_json: bool) -> None:
     if advice := evaluation_advice(result):
         console.print(advice, soft_wrap=True)
     if config.train.finish is not None:
-        console.print("train.finish: its rounds are counted as the others, and take longer")
+        console.print("train.finish: its rounds are counted like the others, but take longer")
 
 
 def _refuse_devices(config: Config) -> None:
     if config.engine.name == "flower":
-        raise ConfigError("engine.name: real devices are served: 'submodel serve CONFIG.toml'")
+        raise ConfigError("engine.name: flower needs a server: 'submodel serve CONFIG.toml'")
 
 
 def _count_processes(config: Config) -> int:
-    """The number of processes of a run; raises `ConfigError` if too many for this machine."""
+    """Return the number of processes; raise `ConfigError` if too many for this machine."""
     cores = os.cpu_count() or 1
     processes = config.engine.processes or cores
     if processes > _MOST_PER_CORE * cores:
@@ -175,29 +175,29 @@ def train_command(
     config: ConfigFile = None,
     settings: SetOptions = None,
     out: Annotated[
-        Path | None, typer.Option(help="The run's folder; default: a new one under runs.")
+        Path | None, typer.Option(help="Folder of the run (default: a new one under runs).")
     ] = None,
     engine: Annotated[
         str | None,
         typer.Option(
-            help="Where it runs; short for --set engine.name=...",
+            help="Engine; short for --set engine.name=...",
             autocompletion=completion.names_of("engine.name"),
         ),
     ] = None,
     processes: Annotated[
-        int | None, typer.Option(help="How many processes to start; implies torchrun.")
+        int | None, typer.Option(help="Number of processes to start; implies torchrun.")
     ] = None,
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="Say what it would take, after a few seconds of trials."),
+        typer.Option("--dry-run", help="Estimate time, memory and traffic, then exit."),
     ] = False,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Train a model through sub-models.
 
-    The run's folder holds all there is to know of it: configuration, a line of metrics for every
-    round, checkpoints, the model, its curves.
+    The run's folder holds its configuration, a line of metrics per round, checkpoints, the model
+    and a picture of its curves.
 
     Examples:
         submodel train
@@ -205,14 +205,13 @@ def train_command(
         submodel train --set scheme.name=static --out runs/static --force --json
         submodel train examples/mnist.toml --dry-run
     JSON:
-        run: the run's folder
-        summary: what it came to: rounds, scores of the test part, bytes, FLOPs, seconds, the hash
-            of the model
-        curves: the picture of its curves; null without matplotlib
+        run: folder of the run
+        summary: rounds, scores on the test part, bytes, FLOPs, seconds, hash of the model
+        curves: picture of the curves; null without matplotlib
         seconds, rounds, processes, phases, quantities, trial_seconds, capacities: with --dry-run,
-            and nothing of the above: time by phase, memory, traffic, disk, and what sub-models cost
-        seconds_alone, core_share, evaluation_keys: with --dry-run: the time with cores of its own,
-            what the trials had of one, and the keys that shorten evaluation where it is long
+            and nothing of the above: time by phase, memory, traffic, disk, cost of sub-models
+        seconds_alone, core_share, evaluation_keys: with --dry-run: time on idle cores, share of a
+            core that the trials had, keys that shorten a long evaluation
     """
     from submodel.config import read
     from submodel.runs.folder import RunFolder, new_folder
@@ -236,19 +235,19 @@ def train_command(
 
 
 def resume_command(run: RunPath, settings: SetOptions = None, as_json: AsJson = False) -> None:
-    """Go on with a run that was stopped or killed, or extend one.
+    """Continue a stopped or killed run, or extend one.
 
-    What was stopped ends with the same bytes as if it had not been. Data that lies elsewhere now is
-    named with --set, also for a finished run; its content must be the same.
+    The result has the same bytes as that of a run without a stop. If the data has moved, give its
+    new place with --set, also for a finished run; its content must be the same.
 
     Examples:
         submodel resume runs/digits
         submodel resume runs/digits --set train.rounds=300
         submodel resume runs/table --set data.name=csv:/new/place.csv
     JSON:
-        run: the run's folder
-        summary: what it came to, as of submodel train
-        curves: the picture of its curves; null without matplotlib
+        run: folder of the run
+        summary: scores and costs, as in submodel train
+        curves: picture of the curves; null without matplotlib
     """
     from submodel.config import read
     from submodel.config.meaning import differences, paths_in

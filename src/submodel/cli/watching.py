@@ -1,4 +1,4 @@
-"""Looking at runs from outside: which there are, how they stand; pages and figures of them."""
+"""Commands that read runs: runs, watch and report."""
 
 from __future__ import annotations
 
@@ -23,40 +23,40 @@ def runs_command(
         list[Path] | None,
         typer.Argument(
             metavar="[FOLDER...]",
-            help="Where to look (runs/).",
+            help="Folders to search (default: runs).",
             autocompletion=completion.run_folders,
         ),
     ] = None,
     sort: Annotated[
         str,
         typer.Option(
-            help="By changed, name, state, rounds, accuracy, loss, scheme, data, model, traffic or "
-            "took: the latest, best, most first."
+            help="Order by changed, name, state, rounds, accuracy, loss, scheme, data, model, "
+            "traffic or took; latest, best or most first."
         ),
     ] = "changed",
-    reverse: Annotated[bool, typer.Option("--reverse", help="The other way round.")] = False,
+    reverse: Annotated[bool, typer.Option("--reverse", help="Reverse the order.")] = False,
     where: Annotated[
         list[str] | None,
         typer.Option(
             metavar="KEY=VALUE|TEXT",
-            help="Only these: state=stopped, scheme=r*, local.lr=0.1, or a text; repeatable.",
+            help="Filter: state=stopped, scheme=r*, local.lr=0.1, or a text; repeatable.",
         ),
     ] = None,
     all_runs: Annotated[
-        bool, typer.Option("--all", help="With the runs of comparisons and reproductions.")
+        bool, typer.Option("--all", help="Include the runs of comparisons and reproductions.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List runs and experiments: how they stand, what they came to.
+    """List runs and experiments with their states and scores.
 
-    Comparisons and reproductions are a line each; --all has their runs, too.
+    A comparison or reproduction is one line; --all lists its runs as well.
 
     Examples:
         submodel runs
         submodel runs --sort accuracy --where scheme=rolling
         submodel runs runs/compare-digits --where state=stopped --json
     JSON:
-        runs: each with its path, kind, state, rounds, scores, what it trains, traffic and time
+        runs: for each its path, kind, state, rounds, scores, scheme, data, model, traffic, time
     """
     from submodel.comparison.outline import find_outlines, is_experiment
     from submodel.report.listing import (
@@ -83,7 +83,7 @@ def runs_command(
         return
     if not rows:
         these = " ".join(plain(place, 200) for place in places)
-        print(f"no such runs in {these}" if where else f"no runs in {these}")
+        print(f"no matching runs in {these}" if where else f"no runs in {these}")
         return
     base = places[0] if len(places) == 1 else Path()
     console.print(list_table(rows, base, time.time(), console))
@@ -97,23 +97,23 @@ def watch_command(
         Path,
         typer.Argument(
             metavar="RUN|EXPERIMENT",
-            help="Its folder; it may not be there yet.",
+            help="Folder; it need not exist yet.",
             autocompletion=completion.run_folders,
         ),
     ],
-    once: Annotated[bool, typer.Option("--once", help="Show how it stands, and end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Show the state, then exit.")] = False,
     web: Annotated[
-        bool, typer.Option("--web", help="As a page that follows it, for browsers of this machine.")
+        bool, typer.Option("--web", help="Serve a live page for browsers on this machine.")
     ] = False,
     port: Annotated[
-        int | None, typer.Option(help="Of --web (default: one that is free).", min=0, max=65535)
+        int | None, typer.Option(help="Port of --web (default: a free one).", min=0, max=65535)
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Watch a run or an experiment until it is finished.
 
-    Ctrl-C leaves it alone. Into a pipe: a line for every evaluated round, or run that ends. With
-    --json: how it stands now, once.
+    Ctrl-C ends the command, not the run. A pipe gets a line for every evaluated round, or for every
+    finished run of an experiment. --json prints the present state once.
 
     Examples:
         submodel watch runs/digits
@@ -121,24 +121,24 @@ def watch_command(
         submodel watch runs/digits --web --port 8080
         submodel watch runs/digits --json
     JSON:
-        path, kind, state, reason, changed: what and where it is, how it stands, since when
-        scheme, data, model: what a run trains, by their names
-        rounds, rounds_planned: of a run, done and in the end
-        runs, runs_planned: of an experiment, likewise
-        test_*: a run's scores after the last evaluated round
-        traffic, seconds: bytes and time so far, of an experiment those of all its runs
-        seconds_left: at the pace so far; null: nobody can tell
-        last_round: a run's last line of metrics.jsonl; null before the first
-        devices: of a run over Flower, each with its name, is_present and problem
-        warnings: of a run over Flower, the last ones of its server
-        begun_runs: of an experiment, each as submodel runs --json has it
+        path, kind, state, reason, changed: folder, kind, state with its reason and its time
+        scheme, data, model: names of a run's scheme, data and model
+        rounds, rounds_planned: finished and planned rounds of a run
+        runs, runs_planned: finished and planned runs of an experiment
+        test_*: scores of a run after the last evaluated round
+        traffic, seconds: bytes and time so far; of an experiment, sums over its runs
+        seconds_left: estimate from the pace so far; null if unknown
+        last_round: last line of a run's metrics.jsonl; null before the first
+        devices: devices of a run over Flower, each with its name, is_present and problem
+        warnings: last warnings of the server of a run over Flower
+        begun_runs: begun runs of an experiment, as in submodel runs --json
     """
     if port is not None and not web:
         raise ConfigError("--port: goes with --web")
     if once and web:
-        raise ConfigError("--once: a page that ends at once is what 'submodel report' writes")
+        raise ConfigError("--once: does not go with --web; 'submodel report' writes a page")
     if as_json and web:
-        raise ConfigError("--json: a page has none; leave --web out")
+        raise ConfigError("--json: does not go with --web")
     if path.exists() and not path.is_dir():
         raise SubmodelError(f"{path}: not a folder")
     if as_json:

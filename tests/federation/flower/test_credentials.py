@@ -356,12 +356,12 @@ def test_init_says_what_goes_where_and_what_to_run_next(federation_command: Run)
         "made federation: a federation of a server and 3 device(s)",
         "federation/server/server.crt: valid for fl.example.org, 192.0.2.7, localhost, 127.0.0.1 "
         f"until {made.expires:%Y-%m-%d}",
-        "copy one folder to each device, and nothing else:",
+        "copy one folder to each device, and no other file:",
         "  federation/devices/device-1  ->  'device' on device-1",
         "  federation/devices/device-2  ->  'device' on device-2",
         "  federation/devices/device-3  ->  'device' on device-3",
         "  device.key is private to its device: once it is there, it can be deleted here",
-        "federation/ca.key: copy it to nowhere, best keep it offline. Whoever has it can pose as "
+        "federation/ca.key: do not copy it, and better keep it offline. A holder of it can pose as "
         "the server;",
         "  only 'submodel federation renew' needs it.",
         "next, on the server:    submodel serve CONFIG.toml --federation federation",
