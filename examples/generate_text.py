@@ -13,7 +13,7 @@ import sys
 import submodel
 
 
-def main(folder: str, prompt: str = "\n", tokens: int = 200) -> dict[str, str]:
+def main(folder: str, prompt: str = "\n", *, tokens: int = 200) -> dict[str, str]:
     """Print and return the text of every capacity of a run."""
     run = submodel.open(folder)
     texts = {}
@@ -24,4 +24,4 @@ def main(folder: str, prompt: str = "\n", tokens: int = 200) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:3])
+    main(sys.argv[1], *sys.argv[2:3])

@@ -107,7 +107,7 @@ def test_every_capacity_of_a_language_model_writes_text(
     clients = {"count": 4, "per_round": 2}
     config = {"clients": clients, "train": {"rounds": 1}, "model": model, "data": data}
     run(tmp_path / "run", parse(config))
-    texts = generate_text.main(str(tmp_path / "run"), "the ", 3)
+    texts = generate_text.main(str(tmp_path / "run"), "the ", tokens=3)
     assert list(texts) == ["1", "1/2", "1/4"]
     assert all(text.startswith("the ") for text in texts.values())
     assert "capacity 1/4:\nthe " in capsys.readouterr().out
