@@ -17,7 +17,7 @@ from importlib import resources
 from pathlib import Path
 from typing import TypedDict
 
-from submodel.report.plots.registry import FIGURES
+from submodel.report.plots.figure_kinds import FIGURES
 
 Completions = list[tuple[str, str]]
 """Completions, each with a description."""

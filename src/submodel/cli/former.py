@@ -17,7 +17,7 @@ from submodel.cli.results import show_scores
 from submodel.cli.watching import draw_figure
 from submodel.core.amounts import parse_capacity
 from submodel.core.errors import ConfigError
-from submodel.report.plots.registry import FIGURES
+from submodel.report.plots.figure_kinds import FIGURES
 
 
 def score_command(run: RunPath, as_json: AsJson = False) -> None:
