@@ -154,7 +154,7 @@ def table_of(out: Path) -> list[str]:
     records = {way: by_seed for way, by_seed in records.items() if by_seed}
     capacities = sorted({c for r in records[FIRST].values() for c in r["capacities"]}, key=float)
     capacities.reverse()
-    headings = ["way", "seeds", *capacities, "GFLOPs", "MB"]
+    headings = ["arm", "seeds", *capacities, "GFLOPs", "MB"]
     rows = []
     for way, by_seed in records.items():
         cells = [_cell([r["capacities"][c] for r in by_seed.values()]) for c in capacities]
