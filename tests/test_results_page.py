@@ -11,7 +11,7 @@ from tools.packages import ROOT
 from tools.pages import part
 
 from submodel_lab.converged.agenda import read_available
-from submodel_lab.converged.claims import (
+from submodel_lab.converged.contrasts import (
     CITED_SOURCES,
     NOT_RUN,
     PUBLISHED_FIGURES,

@@ -1,4 +1,4 @@
-"""Write what follows from the records in results/: `make results`."""
+"""Generate the parts of docs/results, their figures and the evidence from results/."""
 
 from __future__ import annotations
 
@@ -12,13 +12,18 @@ from submodel.drawing.style import save_figure
 from submodel_lab.advice.evidence import EVIDENCE_FILE
 from submodel_lab.advice.gather import gather_evidence
 from submodel_lab.converged.agenda import read_available
-from submodel_lab.converged.candidates import SETTINGS
-from submodel_lab.converged.claims import ContrastClaim, claims_of, draw_claims, words_of_state
+from submodel_lab.converged.arms import SETTINGS
+from submodel_lab.converged.contrasts import (
+    ContrastOutcome,
+    contrast_outcomes,
+    draw_contrasts,
+    words_of_state,
+)
 from submodel_lab.converged.converge import RateTable
 from submodel_lab.converged.questions import QUESTIONS, Contrast, OpenQuestion
 from submodel_lab.converged.report import (
     RESULT_HEADINGS,
-    CandidateRecords,
+    ArmRecords,
     base_measure,
     draw_question,
     effort_words,
@@ -33,50 +38,51 @@ from tools.pages import RESULTS, replace
 
 RECORDS = ROOT / "results"
 FIGURES = "images/results"
-"""The folder of the figures in docs/."""
+"""Folder of the figures in docs/."""
 
 
 def parts(records: Path = RECORDS) -> dict[str, str]:
-    """The generated parts of the pages in docs/results, by name."""
+    """Generate the parts of the pages in docs/results, by name."""
     questions = list(QUESTIONS.values())
     results, tables = read_available(questions, records / "converged")
     generated = {
         "arms": arms_lines(results),
-        "contrasts": published_lines(claims_of(questions, results)),
+        "contrasts": published_lines(contrast_outcomes(questions, results)),
         "GPU": gpu_lines(),
     }
     for question in questions:
-        own_tables = [t for candidate in question.candidates for t in tables.get(candidate, [])]
+        own_tables = [t for arm in question.arms for t in tables.get(arm, [])]
         generated[question.name] = question_lines(
             question, results_of(question, results), own_tables
         )
     return {name: "\n".join(lines).strip() for name, lines in generated.items()}
 
 
-def arms_lines(results: CandidateRecords) -> list[str]:
-    """Costs and scores of every arm."""
+def arms_lines(results: ArmRecords) -> list[str]:
+    """Tabulate costs and scores of every arm."""
     ordered = sorted(results.items(), key=lambda pair: list(SETTINGS).index(pair[0].setting))
     rows = [[cell.replace(" %", "") for cell in result_row(*pair)] for pair in ordered]
     return list(markdown_table(RESULT_HEADINGS, rows))
 
 
-def published_lines(claims: Sequence[ContrastClaim]) -> list[str]:
-    """The state of all contrasts, and a table of those on which others published figures."""
+def published_lines(outcomes: Sequence[ContrastOutcome]) -> list[str]:
+    """Format the counts of all contrasts, and a table of those with published figures."""
     rows = []
-    for claim in claims:
-        if claim.published_figures:
-            words, setting, measure, *_, ours, interval, _, verdict = claim.row()
-            figures = "; ".join(f"{name} {text}" for name, text in claim.published_figures.items())
+    for outcome in outcomes:
+        if outcome.published_figures:
+            words, setting, measure, *_, ours, interval, _, verdict = outcome.row()
+            printed = outcome.published_figures.items()
+            figures = "; ".join(f"{name} {text}" for name, text in printed)
             rows.append([words, setting, measure, figures, f"{ours} {interval}", verdict])
     headings = ("contrast", "setting", "measure", "published", "ours", "verdict")
-    state = words_of_state([claim.row() for claim in claims])
+    state = words_of_state([outcome.row() for outcome in outcomes])
     return [state, "", *markdown_table(headings, rows)]
 
 
 def question_lines(
-    question: OpenQuestion, results: CandidateRecords, tables: Sequence[RateTable]
+    question: OpenQuestion, results: ArmRecords, tables: Sequence[RateTable]
 ) -> list[str]:
-    """The effort, the published figures, a figure and the contrasts of a question."""
+    """Format the effort, published figures, a figure and the contrasts of a question."""
     command = f"`submodel reproduce {question.name} --scale converged`"
     lines = [f"{command}: {effort_words(results, tables) if results else 'not run yet'}.", ""]
     if question.paper:
@@ -113,12 +119,12 @@ def _contrast_row(contrast: Contrast, judgement: Judgement) -> list[str]:
 
 
 def page_of(name: str) -> Path:
-    """The page with a generated part."""
+    """Return the page of a generated part."""
     return RESULTS / f"{'method' if name == 'GPU' else name}.md"
 
 
 def figure(name: str) -> str:
-    """The path of a figure in docs/."""
+    """Return the path of a figure in docs/."""
     return f"{FIGURES}/converged-{name}.png"
 
 
@@ -131,7 +137,9 @@ def main() -> None:
     for question in questions:
         if own_results := results_of(question, results):
             save_figure(draw_question(own_results), RESULTS.parent / figure(question.name))
-    save_figure(draw_claims(claims_of(questions, results)), RESULTS.parent / figure("claims"))
+    save_figure(
+        draw_contrasts(contrast_outcomes(questions, results)), RESULTS.parent / figure("claims")
+    )
     gather_evidence(RECORDS).write(EVIDENCE_FILE)
 
 

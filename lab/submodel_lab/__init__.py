@@ -1,1 +1,1 @@
-"""The laboratory of `submodel`: theory, the paper's experiments, converged runs, advice."""
+"""Laboratory of `submodel`: theory, experiments of the paper, converged runs and advice."""

@@ -1,4 +1,4 @@
-"""The sections of a page that the laboratory adds: claims of records, and studies."""
+"""Sections that the laboratory adds to pages: contrasts between records, and studies."""
 
 from __future__ import annotations
 
@@ -15,22 +15,31 @@ from submodel.comparison import ArmRecord, how_to_read
 from submodel.core import plain, read_typed
 from submodel.report import PageStudy, PageTable, finite, shorten
 from submodel_lab.converged.agenda import read_available
-from submodel_lab.converged.candidates import SETTINGS
+from submodel_lab.converged.arms import SETTINGS
 from submodel_lab.converged.questions import QUESTIONS
 from submodel_lab.converged.report import ANSWER_HEADINGS, answer_rows
-from submodel_lab.paper.experiments import DATASETS, EXPERIMENTS, Scale, Split, Variant
-from submodel_lab.paper.report import PAPER_CLAIM_HEADINGS, claim_rows
+from submodel_lab.paper.experiments import DATASETS, EXPERIMENTS, PaperArm, Scale, Split
+from submodel_lab.paper.report import PAPER_HEADINGS, contrast_rows
 from submodel_lab.theory.results import format_number
 
 _LARGEST = 1 << 26  # bytes of the JSON
 _LARGEST_PICTURE = 1 << 20
 _PNG = b"\x89PNG\r\n\x1a\n"
 _DATASETS = tuple(dict.fromkeys(name for names in DATASETS.values() for name in names))
-_CLAIM_HEADINGS = ("statement", "in", "case", "quantity", "measured", "exact", "stated", "holds")
+_STATEMENT_HEADINGS = (
+    "statement",
+    "in",
+    "case",
+    "quantity",
+    "measured",
+    "exact",
+    "stated",
+    "holds",
+)
 
 
 class _File(BaseModel):
-    """What the JSON of a study has; there may be more."""
+    """Known keys in the JSON of a study; others are ignored."""
 
     model_config = ConfigDict(extra="ignore")
     study: str
@@ -47,20 +56,20 @@ _FILE = TypeAdapter(_File)
 
 
 def studies(folder: Path) -> list[PageStudy]:
-    """The studies of a folder, by the files that they wrote."""
+    """Read the studies of a folder from the files that they wrote."""
     return [read_study(path) for path in sorted(folder.glob("*.json"))
             if path.with_name(f"{path.stem}-claims.csv").is_file()]  # fmt: skip
 
 
 def read_study(path: Path) -> PageStudy:
-    """A study by its JSON."""
+    """Read a study from its JSON."""
     content = read_typed(_FILE, path, _LARGEST, "not a study")
     headings = list(dict.fromkeys(name for row in content.rows for name in row))
     return PageStudy(
         name=content.study,
         title=content.title,
         settings={key: shorten(json.dumps(value)) for key, value in content.settings.items()},
-        claims=_study_claims(content.claims),
+        claims=_statement_table(content.claims),
         headings=headings,
         rows=[[_cell(row.get(name)) for name in headings] for row in content.rows],
         notes=content.notes,
@@ -70,26 +79,28 @@ def read_study(path: Path) -> PageStudy:
     )
 
 
-def _study_claims(claims: Sequence[Mapping[str, Any]]) -> PageTable:
+def _statement_table(statements: Sequence[Mapping[str, Any]]) -> PageTable:
     rows = []
-    for claim in claims:
-        text = _number(claim.get("estimate"))
-        if claim.get("low") != claim.get("high"):
-            text += f" [{_number(claim.get('low'))}, {_number(claim.get('high'))}]"
-        limit = claim.get("limit")
-        conditions = claim.get("conditions", "met")
+    for statement in statements:
+        text = _number(statement.get("estimate"))
+        if statement.get("low") != statement.get("high"):
+            text += f" [{_number(statement.get('low'))}, {_number(statement.get('high'))}]"
+        limit = statement.get("limit")
+        conditions = statement.get("conditions", "met")
         rows.append(
             [
-                *(plain(claim.get(key, ""), 300) for key in ("source", "parameter", "case")),
-                plain(claim.get("quantity", ""), 300),
+                *(
+                    plain(statement.get(key, ""), 300)
+                    for key in ("source", "parameter", "case", "quantity")
+                ),
                 text,
-                _number(claim.get("exact")),
-                "" if limit is None else plain(f"{claim.get('relation')} {_number(limit)}"),
-                plain(claim.get("verdict", "")) + ("" if conditions == "met" else " *"),
+                _number(statement.get("exact")),
+                "" if limit is None else plain(f"{statement.get('relation')} {_number(limit)}"),
+                plain(statement.get("verdict", "")) + ("" if conditions == "met" else " *"),
             ]
         )
     note = "*: outside the theorem's conditions"
-    return PageTable("Statements", _CLAIM_HEADINGS, rows, note, verdicts="holds")
+    return PageTable("Statements", _STATEMENT_HEADINGS, rows, note, verdicts="holds")
 
 
 def _number(value: object) -> str:
@@ -116,30 +127,30 @@ def _picture(path: Path) -> str:
 
 
 def titles(records: Mapping[str, ArmRecord]) -> dict[str, str]:
-    """What the recorded variants of the paper and ways of questions are called, by their slugs."""
-    variants = {v.slug: v for name in EXPERIMENTS for v in _variants(name) if v.slug in records}
-    has_several = len({variant.dataset for variant in variants.values()}) > 1
+    """Return the titles of recorded arms by slug."""
+    arms = {v.slug: v for name in EXPERIMENTS for v in _arms(name) if v.slug in records}
+    has_several = len({arm.dataset for arm in arms.values()}) > 1
     found = {
         slug: f"{f'{v.dataset}, ' if has_several else ''}{v.heterogeneity}: {v.title}"
-        for slug, v in variants.items()
+        for slug, v in arms.items()
     }
-    for candidate in (c for question in QUESTIONS.values() for c in question.candidates):
-        title = f"{SETTINGS[candidate.setting].title}: {candidate.title}"
-        found[candidate.slug] = title
-        for capacity, slug in candidate.members.items():
+    for arm in (c for question in QUESTIONS.values() for c in question.arms):
+        title = f"{SETTINGS[arm.setting].title}: {arm.title}"
+        found[arm.slug] = title
+        for capacity, slug in arm.members.items():
             found[slug] = f"{title}, {Fraction(capacity)}"
     return found
 
 
 def tables(folder: Path, records: Mapping[str, ArmRecord]) -> list[PageTable]:
-    """The claims that can be judged by some records, an experiment or question each."""
+    """Build a table of judged contrasts for each experiment or question with records."""
     found = []
     for name, experiment in EXPERIMENTS.items():
-        by_variant = {v: records[v.slug] for v in _variants(name) if v.slug in records}
-        if rows := claim_rows(experiment, by_variant):
-            seeds = min(len(record.runs) for record in by_variant.values())
+        by_arm = {v: records[v.slug] for v in _arms(name) if v.slug in records}
+        if rows := contrast_rows(experiment, by_arm):
+            seeds = min(len(record.runs) for record in by_arm.values())
             title, note = f"{name}: {experiment.title}", how_to_read(seeds, len(rows))
-            found.append(PageTable(title, PAPER_CLAIM_HEADINGS, rows, note, verdicts="verdict"))
+            found.append(PageTable(title, PAPER_HEADINGS, rows, note, verdicts="verdict"))
     questions = list(QUESTIONS.values())
     results, _ = read_available(questions, folder)
     for question in questions if results else ():
@@ -150,9 +161,9 @@ def tables(folder: Path, records: Mapping[str, ArmRecord]) -> list[PageTable]:
     return found
 
 
-def _variants(experiment: str) -> list[Variant]:
+def _arms(experiment: str) -> list[PaperArm]:
     return [
-        variant
+        arm
         for split in Split
-        for variant in EXPERIMENTS[experiment].variants(Scale.SMALL, _DATASETS, split)
+        for arm in EXPERIMENTS[experiment].arms(Scale.SMALL, _DATASETS, split)
     ]

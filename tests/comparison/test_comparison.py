@@ -47,13 +47,13 @@ from submodel.engines.processes.launch import Follower, Followers
 from submodel.runs.callbacks import Tell
 from submodel.runs.loop import Interruption, RunFolder, run_rounds
 from submodel.runs.training import Training
-from submodel_lab.converged.candidates import Candidate
+from submodel_lab.converged.arms import ConvergedArm
 from submodel_lab.converged.converge import RateTable, read_rates
 from submodel_lab.converged.report import effort_words
 from submodel_lab.paper.scales import (
-    contenders_of_plan,
     course_of,
     run_to_the_end,
+    specs_of_plan,
 )
 from tests.support.jobs import run_in_this_process
 from tests.support.records import Lines, findings_of
@@ -594,7 +594,7 @@ def test_ways_are_compared_to_the_end_each_with_a_rate_of_its_own(
     sections = {**TINY_NET, "local": local, "train": {**TINY_NET["train"], "rounds": 3}}
     ways = parse_arms("static,rolling:local.lr=0.3")
     plan = plan_comparison(ways, base_of(sections), BudgetKind.ROUNDS, None, seeds=1)
-    static, rolling = contenders_of_plan(plan)
+    static, rolling = specs_of_plan(plan)
     assert list(static.rates) == pytest.approx([0.02, 0.05, 0.1])
     assert not rolling.rates
     findings = run_to_the_end(plan, tmp_path, 1, Console(quiet=True), "a command")
@@ -661,10 +661,10 @@ def test_a_damaged_file_is_no_effort(tmp_path: Path) -> None:
 
 
 def test_what_runs_took_is_told_though_some_grids_were_not_timed() -> None:
-    def record(*seconds: float | None) -> dict[Candidate, ArmRecord]:
+    def record(*seconds: float | None) -> dict[ConvergedArm, ArmRecord]:
         runs = [SeedRun(n, [], 7200.0, "", core_seconds=s, machine="a machine")
                 for n, s in enumerate(seconds)]  # fmt: skip
-        return {Candidate("fashion", "rolling"): ArmRecord("a", {}, runs)}
+        return {ConvergedArm("fashion", "rolling"): ArmRecord("a", {}, runs)}
 
     grids = [RateTable("a", 1, [(0.1, 0.5)], 1800.0), RateTable("b", 1, [(0.1, 0.5)])]
     whole = "2 runs and 1 grid of rates, 1.50 core-hours on a machine"

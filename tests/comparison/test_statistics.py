@@ -21,7 +21,7 @@ from submodel.comparison.statistics import (
     paired_p,
 )
 from submodel_lab.paper import report as paper_report
-from submodel_lab.paper.experiments import EXPERIMENTS, Claim, Experiment, Scale
+from submodel_lab.paper.experiments import EXPERIMENTS, Experiment, PaperContrast, Scale
 from tests.support.records import record
 
 ROOT = Path(__file__).parents[2]
@@ -128,9 +128,11 @@ def test_the_least_difference_that_counts_is_where_p_is_the_level() -> None:
 @pytest.mark.parametrize("seeds", [1, 2, 3, 5])
 def test_a_claim_and_a_way_get_the_same_verdict_on_the_same_numbers(seeds: int) -> None:
     """Also where all seeds agree by more than their spread, but chance might have done it."""
-    static, rolling = EXPERIMENTS["heterofl"].variants(Scale.SMOKE)
-    claim = Claim("one beats the other", "rolling-small", "static-small", settings=("high",))
-    experiment = Experiment("heterofl", "", ("static-small", "rolling-small"), (claim,))
+    static, rolling = EXPERIMENTS["heterofl"].arms(Scale.SMOKE)
+    contrast = PaperContrast(
+        "one beats the other", "rolling-small", "static-small", settings=("high",)
+    )
+    experiment = Experiment("heterofl", "", ("static-small", "rolling-small"), (contrast,))
     draw = np.random.default_rng(seeds)
     verdicts = set()
     for gain in (0.5, 2.0, 6.0):
@@ -138,7 +140,7 @@ def test_a_claim_and_a_way_get_the_same_verdict_on_the_same_numbers(seeds: int) 
         if np.mean(better) < np.mean(worse):
             continue
         records = {static: record("a", worse), rolling: record("b", better)}
-        ((*_, interval, p, verdict),) = paper_report.claim_rows(experiment, records)
+        ((*_, interval, p, verdict),) = paper_report.contrast_rows(experiment, records)
         ways = [ArmResult(r.slug, r.slug, r) for r in records.values()]
         behind, best = comparison_rows(ComparisonResult(ways, "", ""))
         assert (behind[-2:], best[-1]) == ([p, verdict], "best")
@@ -151,9 +153,11 @@ def test_the_intervals_in_the_docs_are_those_of_the_kept_records() -> None:
     page = (ROOT / "docs/results/thirty-rounds.md").read_text("utf-8")
     found = set()
     for experiment in EXPERIMENTS.values():
-        variants = experiment.variants(Scale.SMALL)
-        records = {v: ArmRecord.read(ROOT / f"results/small/{v.slug}.json") for v in variants}
-        found |= {interval for *_, interval, _, _ in paper_report.claim_rows(experiment, records)}
+        arms = experiment.arms(Scale.SMALL)
+        records = {v: ArmRecord.read(ROOT / f"results/small/{v.slug}.json") for v in arms}
+        found |= {
+            interval for *_, interval, _, _ in paper_report.contrast_rows(experiment, records)
+        }
     shown = re.findall(r"\[[-+]\d[\d.]*, [-+]\d[\d.]*\]", page)
     assert len(shown) == 12
     assert set(shown) <= found

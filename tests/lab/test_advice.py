@@ -21,8 +21,8 @@ from submodel_lab.advice.evidence import (
     Circumstances,
     Evidence,
     Family,
+    Method,
     TriedContrast,
-    TriedWay,
     read_evidence,
 )
 from submodel_lab.advice.fleet import Case, Goal, case_of, parse_fleet
@@ -44,12 +44,12 @@ def contrast(better: str, worse: str, differences: Sequence[float], **values: An
 
 
 def evidence_of(*contrasts: TriedContrast, **settings: Circumstances) -> Evidence:
-    ways = {w: TriedWay(w, [f"scheme.name={w}"]) for c in contrasts for w in (c.better, c.worse)}
+    methods = {w: Method(w, [f"scheme.name={w}"]) for c in contrasts for w in (c.better, c.worse)}
     here = Circumstances(
         "CIFAR-10", "cifar10", "preresnet18", 5, MIXTURE, (1100, 1600), True, "rounds"
     )
     families = [Family("a question", "results/x", contrasts)]
-    return Evidence(ways, {"here": here, **settings}, families, {"here": {"static": 0.05}})
+    return Evidence(methods, {"here": here, **settings}, families, {"here": {"static": 0.05}})
 
 
 CASE = Case(MIXTURE, Goal.FULL_MODEL)
@@ -64,7 +64,7 @@ def test_the_evidence_of_the_package_is_that_of_the_records(tmp_path: Path) -> N
 def test_what_is_shown_is_recommended_and_the_opposite_where_the_evidence_turns() -> None:
     order = contrast("rolling", "static", CLEAR), contrast("rolling", "random", CLEAR)
     advice = advise(evidence_of(*order), CASE)
-    assert (advice.way, sorted(advice.beats), advice.rivals) == (
+    assert (advice.method, sorted(advice.beats), advice.rivals) == (
         "rolling",
         ["random", "static"],
         [],
@@ -72,9 +72,9 @@ def test_what_is_shown_is_recommended_and_the_opposite_where_the_evidence_turns(
     turned = [replace(c, differences=[-d for d in c.differences]) for c in order]
     other = evidence_of(*turned)
     advice = advise(other, CASE)
-    assert advice.way in ("static", "random")
+    assert advice.method in ("static", "random")
     assert "rolling" in advice.beats
-    text = "\n".join(answer_lines(other, replace(advice, way="static")))
+    text = "\n".join(answer_lines(other, replace(advice, method="static")))
     assert "--set scheme.name=static" in text
     assert "local.lr=0.05 was the best of its grid in CIFAR-10" in text
     assert "rolling: +11.0 points ± 0.8, 95 % interval [+9.7, +12.3], p (Holm) < 0.001" in text
@@ -83,21 +83,21 @@ def test_what_is_shown_is_recommended_and_the_opposite_where_the_evidence_turns(
 def test_nothing_is_recommended_that_is_not_shown() -> None:
     unsure = evidence_of(contrast("rolling", "static", NOISE))
     advice = advise(unsure, CASE)
-    assert advice.way is None
+    assert advice.method is None
     assert set(advice.rivals) == {"rolling", "static"}
     assert "Nothing is recommended" in answer_lines(unsure, advice)[0]
     two_seeds = evidence_of(contrast("rolling", "static", CLEAR[:2]))
-    assert advise(two_seeds, CASE).way is None
+    assert advise(two_seeds, CASE).method is None
     # corrected for all of a family: one clear difference of three seeds among many is none
     many = [contrast(f"a{n}", f"b{n}", [0.1, -0.1, 0.05]) for n in range(20)]
     alone = contrast("rolling", "static", [0.10, 0.11, 0.13])
-    assert advise(evidence_of(alone), CASE).way == "rolling"
-    assert advise(evidence_of(alone, *many), CASE).way is None
+    assert advise(evidence_of(alone), CASE).method == "rolling"
+    assert advise(evidence_of(alone, *many), CASE).method is None
     reference = contrast("full", "static", CLEAR, is_choice=False)
-    assert advise(evidence_of(reference), CASE).way is None
+    assert advise(evidence_of(reference), CASE).method is None
     other_measure = contrast("rolling", "static", CLEAR, measure="mean over sizes")
-    assert advise(evidence_of(other_measure), CASE).way is None
-    assert advise(evidence_of(other_measure), replace(CASE, goal=Goal.DEVICES)).way == "rolling"
+    assert advise(evidence_of(other_measure), CASE).method is None
+    assert advise(evidence_of(other_measure), replace(CASE, goal=Goal.DEVICES)).method == "rolling"
 
 
 @pytest.mark.parametrize(
@@ -118,17 +118,17 @@ def test_where_records_do_not_reach_nothing_is_recommended_and_it_is_said(
 ) -> None:
     evidence = evidence_of(contrast("rolling", "static", CLEAR))
     near = replace(CASE, model="cnn", labels=4, budget=BudgetKind.ROUNDS, rounds=9000)
-    assert advise(evidence, near).way == "rolling"
+    assert advise(evidence, near).method == "rolling"
     assert "model preresnet18 there, cnn here" in limits(evidence, advise(evidence, near))
     advice = advise(evidence, replace(CASE, **change))
-    assert advice.way is None
+    assert advice.method is None
     assert reason in "\n".join(limits(evidence, advice))
 
 
 def test_rounded_shares_do_not_put_a_fleet_beyond_the_limit() -> None:
     evidence = evidence_of(contrast("rolling", "static", CLEAR))  # mean capacity 0.55
     fleet = parse_fleet("1:0.666667,1/4:0.333333")  # 0.75000025
-    assert advise(evidence, replace(CASE, fleet=fleet)).way == "rolling"
+    assert advise(evidence, replace(CASE, fleet=fleet)).method == "rolling"
 
 
 def test_converged_and_nearer_records_speak_first_and_disagreement_is_told() -> None:
@@ -139,7 +139,7 @@ def test_converged_and_nearer_records_speak_first_and_disagreement_is_told() -> 
     ]
     case = replace(CASE, budget=BudgetKind.ROUNDS, rounds=1100)
     advice = advise(evidence_of(*contrasts, early=early), case)
-    assert advice.way == "rolling"
+    assert advice.method == "rolling"
     assert advice.conflicts == ["rolling beats static in CIFAR-10, and loses to it in early"]
     assert any("disagree" in text for text in sureness(advice))
 
@@ -148,14 +148,14 @@ def test_all_of_capacity_one_leaves_nothing_to_choose() -> None:
     evidence = evidence_of(contrast("rolling", "static", CLEAR))
     advice = advise(evidence, replace(CASE, fleet=[(1.0, 1.0)]))
     assert advice.is_trivial
-    assert advice.way is None
+    assert advice.method is None
     assert "bit for bit" in answer_lines(evidence, advice)[0]
 
 
 def test_new_converged_records_change_the_advice_without_a_change_of_code(tmp_path: Path) -> None:
-    def write(way: str, accuracies: Sequence[float], is_flat: bool = True) -> None:
+    def write(method: str, accuracies: Sequence[float], is_flat: bool = True) -> None:
         lines = [[score_line(accuracy, 440)] for accuracy in accuracies]
-        kept = record(f"fashion-1-4-{way}", lines, is_flat=is_flat)
+        kept = record(f"fashion-1-4-{method}", lines, is_flat=is_flat)
         kept.write(tmp_path / f"converged/{kept.slug}.json")
         RateTable(kept.slug, 150, [(0.02, 0.7), (0.05, 0.8)]).write(tmp_path / "converged")
 
@@ -163,12 +163,12 @@ def test_new_converged_records_change_the_advice_without_a_change_of_code(tmp_pa
     write("rolling", [0.80, 0.81, 0.82])
     write("static", [0.70, 0.72, 0.71])
     evidence = gather_evidence(tmp_path)
-    assert advise(evidence, case).way == "rolling"
+    assert advise(evidence, case).method == "rolling"
     assert not any("not flat" in text for text in limits(evidence, advise(evidence, case)))
     write("static", [0.90, 0.92, 0.91], is_flat=False)
     evidence = gather_evidence(tmp_path)
     advice = advise(evidence, case)
-    assert advice.way == "static"
+    assert advice.method == "static"
     assert any("3 of the runs of rolling and static" in text for text in limits(evidence, advice))
     assert plain_advice(evidence, advice)["learning_rates"] == {
         "Fashion-MNIST, L = 5, capacities 1 and 1/4, mean 0.6, dynamic capacities": 0.05

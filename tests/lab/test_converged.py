@@ -25,17 +25,22 @@ from submodel.drawing.style import FRAME, LINES
 from submodel.runs.folder import RunFolder
 from submodel.runs.loop import Interruption, run_rounds
 from submodel.runs.training import Training
-from submodel_lab.converged import candidates, report
+from submodel_lab.converged import arms, report
 from submodel_lab.converged.agenda import (
     budget_rows,
-    contenders_of,
     power_rows,
     read_results,
     run_agenda,
+    specs_of,
     words_of_rest,
 )
-from submodel_lab.converged.candidates import SETTINGS, Candidate, Contender, Setting
-from submodel_lab.converged.claims import ContrastClaim, claims_of, draw_claims, write_claims
+from submodel_lab.converged.arms import SETTINGS, ConvergedArm, RunSpec, Setting
+from submodel_lab.converged.contrasts import (
+    ContrastOutcome,
+    contrast_outcomes,
+    draw_contrasts,
+    write_contrasts,
+)
 from submodel_lab.converged.converge import (
     TUNING_SEED,
     Outlook,
@@ -50,7 +55,7 @@ from submodel_lab.converged.converge import (
 )
 from submodel_lab.converged.questions import QUESTIONS, Contrast, OpenQuestion
 from submodel_lab.converged.report import differences_at_equal_loss
-from submodel_lab.paper.experiments import EXPERIMENTS, WAYS, Scale
+from submodel_lab.paper.experiments import EXPERIMENTS, METHODS, Scale
 from tests.support.jobs import run_in_this_process
 from tests.support.records import record, score_line
 
@@ -174,22 +179,22 @@ def tiny_setting(monkeypatch: pytest.MonkeyPatch) -> Setting:
 def test_every_run_of_the_plan_has_a_valid_configuration_that_its_question_speaks_of() -> None:
     slugs = set()
     for question in QUESTIONS.values():
-        for candidate in question.candidates:
-            for contender in candidate.contenders():
-                slugs.add(contender.slug)
-                config = contender.course.begin(contender.config(TUNING_SEED))
-                assert (config.name, config.seed) == (contender.slug, TUNING_SEED)
+        for arm in question.arms:
+            for spec in arm.specs():
+                slugs.add(spec.slug)
+                config = spec.course.begin(spec.config(TUNING_SEED))
+                assert (config.name, config.seed) == (spec.slug, TUNING_SEED)
                 assert config.data.held_out is not None
-                assert TUNING_SEED not in contender.seeds
-                cifar = config.data.name == "cifar10" and "equal" not in contender.slug
-                is_early = contender.slug.startswith("factors")  # about what comes before the end
+                assert TUNING_SEED not in spec.seeds
+                cifar = config.data.name == "cifar10" and "equal" not in spec.slug
+                is_early = spec.slug.startswith("factors")  # about what comes before the end
                 assert config.train.rounds >= (1_000 if cifar and not is_early else 1)
-                assert len(contender.seeds) >= (3 if config.data.name == "cifar10" else 10)
-    assert len(slugs) == len({c for q in QUESTIONS.values() for x in q.candidates
+                assert len(spec.seeds) >= (3 if config.data.name == "cifar10" else 10)
+    assert len(slugs) == len({c for q in QUESTIONS.values() for x in q.arms
                               for c in (x.members.values() or [x.slug])})  # fmt: skip
-    ways = {c.way for q in QUESTIONS.values() for c in q.candidates}
-    ways |= {v.way for e in EXPERIMENTS.values() for v in e.variants(Scale.SMALL)}
-    assert ways == set(WAYS)
+    methods = {c.method for q in QUESTIONS.values() for c in q.arms}
+    methods |= {v.method for e in EXPERIMENTS.values() for v in e.arms(Scale.SMALL)}
+    assert methods == set(METHODS)
 
 
 def test_mixtures_of_two_capacities_have_one_mean() -> None:
@@ -204,9 +209,9 @@ def test_the_budget_of_the_plan_is_the_sum_of_its_parts_and_power_asks_for_a_spr
     questions = list(QUESTIONS.values())
     *rows, total = budget_rows(questions)
     assert int(total[4]) == sum(int(row[4]) for row in rows)
-    contenders = contenders_of(list(dict.fromkeys(c for q in questions for c in q.candidates)))
-    assert int(total[4]) == sum(len(c.seeds) for c in contenders)
-    hours = sum(c.tuning_seconds + c.least_seconds for c in contenders) / 3600
+    specs = specs_of(list(dict.fromkeys(c for q in questions for c in q.arms)))
+    assert int(total[4]) == sum(len(c.seeds) for c in specs)
+    hours = sum(c.tuning_seconds + c.least_seconds for c in specs) / 3600
     assert float(total[-2]) == pytest.approx(hours, abs=0.06)
     table = {row[0]: row for row in power_rows(questions, {"fashion": 0.01})}
     assert table["Fashion-MNIST, L = 5"][2:5] == ["1.00 points", "10", "80 %"]
@@ -227,7 +232,7 @@ def test_questions_are_run_answered_and_answered_again_from_the_records(
     (job,) = (tmp_path / "runs" / "tiny-static").glob("seed-*.toml")
     assert parse_rate(job) == table.best
     results, tables = read_results([question], folder)
-    exclusive = results[Candidate("tiny", "exclusive-fixed")]
+    exclusive = results[ConvergedArm("tiny", "exclusive-fixed")]
     members = [ArmRecord.read(folder / f"tiny-exclusive-fixed-at-{c}.json") for c in ("1", "0.5")]
     accuracies = [member.final("accuracy")[0] for member in members]
     assert exclusive.final("mean over sizes")[0] == pytest.approx(sum(accuracies) / 2)
@@ -250,13 +255,13 @@ def parse_rate(path: Path) -> float:
 def test_equal_bytes_are_no_more_than_those_of_the_shortest_run(tiny_setting: Setting) -> None:
     longer = replace(tiny_setting, course=Course(100, 100, step=1, final=10))
     exclusive, full = (
-        Candidate("tiny", "exclusive-equal-bytes"),
-        Candidate("tiny", "full-equal-bytes"),
+        ConvergedArm("tiny", "exclusive-equal-bytes"),
+        ConvergedArm("tiny", "full-equal-bytes"),
     )
     # mean square (1 + 1/4) / 2; all widths together 1 + 1/4, the whole model 1
-    assert candidates.equal_course(exclusive, longer).longest == 55
-    assert candidates.equal_course(full, longer).longest == 68
-    assert candidates.equal_course(full, longer).final == 6
+    assert arms.equal_course(exclusive, longer).longest == 55
+    assert arms.equal_course(full, longer).longest == 68
+    assert arms.equal_course(full, longer).final == 6
 
 
 # what is made of lines
@@ -299,11 +304,11 @@ def test_gaps_are_compared_where_train_losses_are_equal() -> None:
 
 
 def test_measures_of_a_question_are_judged_apart_and_may_be_read_at_an_earlier_round() -> None:
-    def curves(way: str, early: float, late: float) -> ArmRecord:
+    def curves(method: str, early: float, late: float) -> ArmRecord:
         pairs = [(100, early), (120, 0.9), (440, late)]
-        return record(way, [[score_line(a + s / 100, r) for r, a in pairs] for s in range(3)])
+        return record(method, [[score_line(a + s / 100, r) for r, a in pairs] for s in range(3)])
 
-    one, other = Candidate("factors", "rolling"), Candidate("factors", "static")
+    one, other = ConvergedArm("factors", "rolling"), ConvergedArm("factors", "static")
     results = {one: curves("rolling", 0.3, 0.6), other: curves("static", 0.4, 0.5)}
     contrasts = [
         Contrast("factors", "rolling", "static", measure)
@@ -368,9 +373,9 @@ def stopped_after(count: int) -> Callable[..., None]:
     return run
 
 
-def contender_of(setting: Setting) -> Contender:
-    (rolling, _) = QUESTION.candidates
-    return rolling.contenders()[0]
+def spec_of(setting: Setting) -> RunSpec:
+    (rolling, _) = QUESTION.arms
+    return rolling.specs()[0]
 
 
 @pytest.mark.slow
@@ -385,7 +390,7 @@ def test_a_plan_that_is_stopped_keeps_what_is_done_and_goes_on_elsewhere(
     first = {p.name: p.read_text() for p in keep.iterdir()}
     rolling, static = (ArmRecord.read(keep / f"tiny-{w}.json") for w in ("rolling", "static"))
     assert [[run.seed for run in r.runs] for r in (rolling, static)] == [[0, 1], [0]]
-    assert seconds_left([contender_of(tiny)], keep) == 0
+    assert seconds_left([spec_of(tiny)], keep) == 0
     assert " 1 runs" in words_of_rest([QUESTION], keep, None)
 
     monkeypatch.setattr(Runner, "run_jobs", run_in_this_process)
@@ -414,28 +419,28 @@ def test_a_grid_goes_on_where_its_best_rate_is_at_the_edge_and_a_run_keeps_its_r
         return RateTable(slug, 1, [(rate, scores[rate]) for rate in jobs], 1.0)
 
     monkeypatch.setattr("submodel_lab.converged.converge.rate_table", rates_of)
-    keep, contender = tmp_path / "keep", contender_of(tiny)
+    keep, spec = tmp_path / "keep", spec_of(tiny)
     outlook = Outlook(0.0, QUIET)
-    assert choose_rates(Runner(tmp_path / "a", 1, QUIET), [contender], keep, outlook) == {
+    assert choose_rates(Runner(tmp_path / "a", 1, QUIET), [spec], keep, outlook) == {
         "tiny-rolling": 0.4
     }
     assert tried == [0.01, 0.1, 0.2, 0.4]
-    table = read_earlier_rates(contender, keep)
+    table = read_earlier_rates(spec, keep)
     assert table is not None
     assert (table.best, table.is_at_edge, table.core_seconds) == (0.4, True, 3.0)
 
     scores[0.1] = 0.0  # the best is now at the lower edge, of another grid
     (keep / "tiny-rolling.rates.json").unlink()
     tried.clear()
-    choose_rates(Runner(tmp_path / "b", 1, QUIET), [contender], keep, outlook)
+    choose_rates(Runner(tmp_path / "b", 1, QUIET), [spec], keep, outlook)
     assert tried == [0.01, 0.1, 0.005]  # and found to be within
 
     scores |= {0.1: 0.6, 0.2: 0.0}
     (keep / "tiny-rolling.rates.json").unlink()
-    converge(Runner(tmp_path / "c", 1, QUIET), [contender], keep)  # runs with 0.1, within
+    converge(Runner(tmp_path / "c", 1, QUIET), [spec], keep)  # runs with 0.1, within
     RateTable("tiny-rolling", 1, [(0.01, 0.5), (0.1, 0.6)]).write(keep)
     tried.clear()
-    rates = choose_rates(Runner(tmp_path / "c", 1, QUIET), [contender], keep, outlook)
+    rates = choose_rates(Runner(tmp_path / "c", 1, QUIET), [spec], keep, outlook)
     assert (rates, tried) == ({"tiny-rolling": 0.1}, [])
 
 
@@ -470,20 +475,20 @@ def test_records_of_another_configuration_are_refused_with_the_reason(
     elsewhere = {**tiny.sections, "engine": {"name": "local", "threads": 2}}
     table.unlink()  # whatever grid it came from
     monkeypatch.setitem(SETTINGS, "tiny", replace(tiny, sections=elsewhere))
-    assert missing_seeds(contender_of(tiny), read_earlier(contender_of(tiny), keep)) == [1]
+    assert missing_seeds(spec_of(tiny), read_earlier(spec_of(tiny), keep)) == [1]
 
 
 def test_the_time_left_follows_from_the_pace_so_far(tmp_path: Path, tiny: Setting) -> None:
     runner = Runner(tmp_path, 1, QUIET)
-    contender = replace(contender_of(tiny), seconds=1800.0)
-    job = runner.job("x", contender.config(0), contender.course, seconds=1800.0)
+    spec = replace(spec_of(tiny), seconds=1800.0)
+    job = runner.job("x", spec.config(0), spec.course, seconds=1800.0)
     now = [100.0]
     outlook = Outlook(10 * 3600, QUIET, lambda: now[0])
     outlook.leave_out(job)  # two rounds of half an hour each
-    assert outlook.tell() == "0.00 of at least 9.00 core-hours"
+    assert outlook.describe() == "0.00 of at least 9.00 core-hours"
     now[0] += 2 * 3600
-    outlook.book(job)
-    assert outlook.tell() == (
+    outlook.record(job)
+    assert outlook.describe() == (
         "1.00 of at least 9.00 core-hours of the plan; at this pace 16.0 hours left"
     )
 
@@ -509,10 +514,10 @@ def test_the_command_goes_on_from_the_folder_that_it_keeps(
 
 
 def test_the_record_of_every_planned_run_would_be_recognised() -> None:
-    for candidate in {c.setting: c for q in QUESTIONS.values() for c in q.candidates}.values():
-        for contender in candidate.contenders():
-            course = contender.course
-            begin = course.begin(contender.config_at(0, 0.05))
+    for arm in {c.setting: c for q in QUESTIONS.values() for c in q.arms}.values():
+        for spec in arm.specs():
+            course = spec.course
+            begin = course.begin(spec.config_at(0, 0.05))
             rounds = [course.least, min(course.most, course.least + course.step), course.most]
             for count in rounds:
                 decay = {"schedule": "step", "milestones": [count], "decay": course.decay}
@@ -529,14 +534,16 @@ def test_the_record_of_every_planned_run_would_be_recognised() -> None:
             assert not course.ends_with(end.model_copy(update={"train": longer}))
 
 
-def claims(rolling: list[float], static: list[float]) -> list[ContrastClaim]:
+def outcomes(rolling: list[float], static: list[float]) -> list[ContrastOutcome]:
     accuracies = {"rolling": rolling, "static": static}
-    results = {Candidate("cifar-low", way): record(way, a) for way, a in accuracies.items()}
-    return claims_of([QUESTIONS["static"]], results)
+    results = {
+        ConvergedArm("cifar-low", method): record(method, a) for method, a in accuracies.items()
+    }
+    return contrast_outcomes([QUESTIONS["static"]], results)
 
 
 def test_a_verdict_is_called_early_until_all_seeds_are_there() -> None:
-    few, all_ = (claims([0.7, 0.71, 0.72][:n], [0.6, 0.61, 0.62][:n])[0] for n in (2, 3))
+    few, all_ = (outcomes([0.7, 0.71, 0.72][:n], [0.6, 0.61, 0.62][:n])[0] for n in (2, 3))
     assert (few.is_early, all_.is_early) == (True, False)
     assert few.row()[-2:] == ["2 of 3", "no verdict: 2 of 3 seeds so far"]
     assert all_.row()[-1] in ("holds", "undecided")
@@ -556,7 +563,7 @@ def test_the_picture_has_every_difference_in_the_colour_of_its_verdict(
     static: list[float], colour: str
 ) -> None:
     rolling = [0.7, 0.705, 0.71]
-    (plot,) = draw_claims(claims(rolling, static)).axes
+    (plot,) = draw_contrasts(outcomes(rolling, static)).axes
     labels = [text.get_text() for text in plot.get_yticklabels()]
     setting = "CIFAR-10, L = 5"
     assert labels == [setting, f"{setting}; mean over sizes", f"{setting}; smallest size"]
@@ -572,7 +579,7 @@ def test_the_picture_has_every_difference_in_the_colour_of_its_verdict(
 
 
 def test_claims_are_one_page(tmp_path: Path) -> None:
-    page = write_claims(claims([0.7, 0.71, 0.72], [0.6, 0.61, 0.62]), tmp_path)
+    page = write_contrasts(outcomes([0.7, 0.71, 0.72], [0.6, 0.61, 0.62]), tmp_path)
     text = page.read_text("utf-8")
     assert "Of 9 contrasts" in text
     assert "](claims.png)" in text

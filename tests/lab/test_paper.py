@@ -19,55 +19,55 @@ from submodel.core import SubmodelError
 from submodel.federation.flower.process import is_running, relatives
 from submodel.runs.loop import run_rounds
 from submodel.runs.training import Training
-from submodel_lab.paper.experiments import EXPERIMENTS, HETEROGENEITY, Scale, Split, Variant
-from submodel_lab.paper.report import claim_rows, write_experiment
+from submodel_lab.paper.experiments import EXPERIMENTS, HETEROGENEITY, PaperArm, Scale, Split
+from submodel_lab.paper.report import contrast_rows, write_experiment
 from submodel_lab.paper.scales import scale_base
 from tests.support.commands import Command
 from tests.support.forked import start_command
 from tests.support.records import record
 
 
-def every_variant(scale: Scale) -> list[Variant]:
-    return [v for e in EXPERIMENTS.values() for v in e.variants(scale)]
+def every_arm(scale: Scale) -> list[PaperArm]:
+    return [v for e in EXPERIMENTS.values() for v in e.arms(scale)]
 
 
 @pytest.mark.parametrize("scale", list(Scale))
 def test_every_configuration_is_valid_and_claims_speak_of_what_is_run(scale: Scale) -> None:
-    variants = every_variant(scale)
-    for variant in variants:
-        config = parse(variant.settings(scale, seed=3))
+    arms = every_arm(scale)
+    for arm in arms:
+        config = parse(arm.settings(scale, seed=3))
         assert config.seed == 3
         assert config.local.momentum == 0.9
         assert config.clients.sample_size == config.clients.client_count * (
             0.2 if scale == "smoke" else 0.1
         )
     for experiment in EXPERIMENTS.values():
-        own = experiment.variants(scale)
-        for claim in experiment.claims:
-            for setting in claim.settings:
-                assert set(claim.sides(own[0].dataset, setting)) <= set(own)
+        own = experiment.arms(scale)
+        for contrast in experiment.contrasts:
+            for setting in contrast.settings:
+                assert set(contrast.sides(own[0].dataset, setting)) <= set(own)
 
 
 def test_experiments_share_their_runs() -> None:
-    variants = every_variant(Scale.SMALL)
-    assert len(set(variants)) == 25 < len(variants)
+    arms = every_arm(Scale.SMALL)
+    assert len(set(arms)) == 25 < len(arms)
 
 
 def test_dirichlet_splits_are_runs_of_their_own() -> None:
-    variants = EXPERIMENTS["heterofl"].variants(Scale.SMALL, split=Split.DIRICHLET)
-    assert variants[0].slug == "cifar10-dirichlet-high-static-small"
-    data = parse(variants[0].settings(Scale.SMALL, 0)).data
+    arms = EXPERIMENTS["heterofl"].arms(Scale.SMALL, split=Split.DIRICHLET)
+    assert arms[0].slug == "cifar10-dirichlet-high-static-small"
+    data = parse(arms[0].settings(Scale.SMALL, 0)).data
     assert (data.partition, data.alpha) == ("dirichlet", 0.1)
 
 
 def test_the_settings_are_those_of_the_paper() -> None:
     labels = {
         (v.dataset, v.heterogeneity): v.settings(Scale.PAPER, 0)["data"]["labels_per_client"]
-        for v in every_variant(Scale.PAPER)
+        for v in every_arm(Scale.PAPER)
     }
     assert labels == {("cifar10", "high"): 2, ("cifar10", "low"): 5,
                       ("cifar100", "high"): 20, ("cifar100", "low"): 50}  # fmt: skip
-    config = parse(Variant("cifar100", "high", "rolling").settings(Scale.PAPER, 0))
+    config = parse(PaperArm("cifar100", "high", "rolling").settings(Scale.PAPER, 0))
     assert (config.model.name, config.model.width) == ("preresnet18", 64)
     assert (config.clients.count, config.clients.sample_size) == (100, 10)
     assert config.clients.capacities == [1, 1 / 2, 1 / 4, 1 / 8, 1 / 16]
@@ -75,9 +75,9 @@ def test_the_settings_are_those_of_the_paper() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", sorted({v.way for v in every_variant(Scale.PAPER)}))
-def test_every_way_trains(way: str) -> None:
-    settings = Variant("digits", HETEROGENEITY[0], way).settings(Scale.SMOKE, 0)
+@pytest.mark.parametrize("method", sorted({v.method for v in every_arm(Scale.PAPER)}))
+def test_every_way_trains(method: str) -> None:
+    settings = PaperArm("digits", HETEROGENEITY[0], method).settings(Scale.SMOKE, 0)
     settings["data"] |= {"examples": 200, "test_examples": 50}
     settings["train"] |= {"rounds": 2}
     settings["local"] |= {"milestones": [1]}
@@ -102,10 +102,10 @@ def test_comparisons_are_seed_by_seed_and_losses_count_the_other_way() -> None:
 @pytest.mark.parametrize("seeds", [1, 2, 3])
 def test_there_is_no_verdict_below_three_seeds(seeds: int) -> None:
     experiment = EXPERIMENTS["heterofl"]
-    static, rolling = experiment.variants(Scale.SMOKE)
+    static, rolling = experiment.arms(Scale.SMOKE)
     records = {static: record("a", [0.1, 0.11, 0.1][:seeds]), rolling: record("b", [0.15] * seeds)}
-    for claim, _, by, agree, interval, p, verdict in claim_rows(experiment, records):
-        assert claim.startswith("rolling beats static")
+    for contrast, _, by, agree, interval, p, verdict in contrast_rows(experiment, records):
+        assert contrast.startswith("rolling beats static")
         assert by.startswith("+")
         assert agree == f"{seeds} of {seeds}"
         assert bool(interval) == bool(p) == (seeds == 3)
@@ -113,30 +113,30 @@ def test_there_is_no_verdict_below_three_seeds(seeds: int) -> None:
 
 
 def test_random_is_algorithm_1_and_fixed_sizes_are_called_dropout() -> None:
-    """By every way's name and title: what is drawn must be what it is called."""
-    for variant in every_variant(Scale.SMALL):
-        choice = parse(variant.settings(Scale.SMALL, 0)).scheme
+    """By every method's name and title: what is drawn must be what it is called."""
+    for arm in every_arm(Scale.SMALL):
+        choice = parse(arm.settings(Scale.SMALL, 0)).scheme
         sampling = getattr(choice, "sampling", None)
         drawn = {"random": sampling == "bernoulli", "dropout": sampling == "fixed"}
-        if choice.name == "random" and variant.way != "independent-at-1":
-            called = variant.way.partition("-")[0]
+        if choice.name == "random" and arm.method != "independent-at-1":
+            called = arm.method.partition("-")[0]
             assert drawn[called]
-            assert variant.title.startswith(called)
+            assert arm.title.startswith(called)
         else:
-            assert not variant.way.startswith(tuple(drawn))
+            assert not arm.method.startswith(tuple(drawn))
 
 
 def test_the_records_that_are_kept_are_of_the_runs_that_their_names_say() -> None:
     """But for what cannot change a result: a key that came later has the default it has now."""
     folder = Path(__file__).parents[2] / "results" / "small"
-    variants = dict.fromkeys(every_variant(Scale.SMALL))
-    assert {v.slug for v in variants} == {path.stem for path in folder.glob("*.json")}
-    for variant in variants:
-        kept = ArmRecord.read(folder / f"{variant.slug}.json")
-        assert kept.slug == variant.slug
+    arms = dict.fromkeys(every_arm(Scale.SMALL))
+    assert {v.slug for v in arms} == {path.stem for path in folder.glob("*.json")}
+    for arm in arms:
+        kept = ArmRecord.read(folder / f"{arm.slug}.json")
+        assert kept.slug == arm.slug
         assert [run.seed for run in kept.runs] == [0, 1, 2]
         ran = parse(without_unused(kept.config))
-        now = parse(variant.settings(Scale.SMALL, 0))
+        now = parse(arm.settings(Scale.SMALL, 0))
         for section in ("scheme", "model", "data", "clients", "merge", "local", "train"):
             assert getattr(ran, section) == getattr(now, section)
 
@@ -145,16 +145,16 @@ def test_the_records_that_are_kept_are_of_the_runs_that_their_names_say() -> Non
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_reports_hold_the_figure_the_table_and_the_verdicts(name: str, tmp_path: Path) -> None:
     experiment = EXPERIMENTS[name]
-    variants = experiment.variants(Scale.SMALL)
-    records = {v: record(v.slug, [0.3 + 0.01 * i, 0.31 + 0.01 * i]) for i, v in enumerate(variants)}
+    arms = experiment.arms(Scale.SMALL)
+    records = {v: record(v.slug, [0.3 + 0.01 * i, 0.31 + 0.01 * i]) for i, v in enumerate(arms)}
     page = write_experiment(experiment, records, "a command", tmp_path)
     text = page.read_text()
     assert (tmp_path / f"{name}.png").stat().st_size > 10_000
     assert "a command" in text
-    for variant in variants:
-        assert f"| {variant.title} |" in text
-    rows = claim_rows(experiment, records)
-    assert len(rows) == sum(len(c.settings) for c in experiment.claims)
+    for arm in arms:
+        assert f"| {arm.title} |" in text
+    rows = contrast_rows(experiment, records)
+    assert len(rows) == sum(len(c.settings) for c in experiment.contrasts)
     assert all(row[0] in text and row[-1] in text for row in rows)
     for _, numbers in experiment.paper:
         assert numbers in text
@@ -226,14 +226,14 @@ def test_the_runs_of_a_killed_reproduction_save_their_last_round_and_end(tmp_pat
 
 
 def test_a_folder_of_another_configuration_is_refused(tmp_path: Path) -> None:
-    variant, runner = Variant("digits", "high", "rolling"), Runner(tmp_path, 1)
-    config = parse(variant.settings(Scale.SMOKE, 0))
-    job = runner.job(variant.slug, config)
+    arm, runner = PaperArm("digits", "high", "rolling"), Runner(tmp_path, 1)
+    config = parse(arm.settings(Scale.SMOKE, 0))
+    job = runner.job(arm.slug, config)
     job.folder.create(config)
-    runner.job(variant.slug, config)
+    runner.job(arm.slug, config)
     other = config.model_copy(update={"name": "other"})
     with pytest.raises(SubmodelError, match=f"^{job.folder.path} .*--out"):
-        runner.job(variant.slug, other)
+        runner.job(arm.slug, other)
 
 
 def test_scales_are_those_of_the_reproduction() -> None:

@@ -1,1 +1,1 @@
-"""Advice: which way to train suits a fleet, by what records show and no further."""
+"""Advice: recommend a training method for a fleet from recorded results."""

@@ -1,7 +1,6 @@
-"""The evidence that advice rests on: contrasts seed by seed, and where each was measured.
+"""Evidence for advice: contrasts seed by seed, with the circumstances of each measurement.
 
-It is a file of the package. `make results` writes it from the records in results/, and a test
-holds both equal.
+`make results` writes the file from the records in results/; a test asserts that both agree.
 """
 
 from __future__ import annotations
@@ -18,78 +17,75 @@ from pydantic import Field, TypeAdapter
 from submodel.comparison import Judgement, judge
 from submodel.core import read_typed, write_text
 
-_MOST = 2**24  # bytes of it
-
-
+_MOST_BYTES = 2**24
 EVIDENCE_FILE = Path(__file__).with_name("evidence.json")
-"""Where the package has it."""
 
 
 @dataclass(frozen=True)
-class TriedWay:
-    """A way to train that was tried."""
+class Method:
+    """A training method that was measured."""
 
-    title: str  # its name in tables
-    settings: Sequence[str]  # what it sets, as ``key=value``
-    # why no fleet of mixed capacities would run it; empty: it may be recommended
+    title: str  # name in tables
+    settings: Sequence[str]  # overrides, as ``key=value``
+    # reason why no fleet of mixed capacities would run it; empty: it may be recommended
     reference: str = ""
-    afterwards: str = ""  # a command that follows the run; empty: none
+    afterwards: str = ""  # command that follows the run; empty: none
 
 
 @dataclass(frozen=True)
 class Circumstances:
-    """Where ways were tried."""
+    """Circumstances of a measurement."""
 
-    title: str  # in tables
-    data: str  # the name of the dataset
-    model: str  # the name of the model
-    labels: int | None  # how many labels a client has; None: not dealt out by labels
+    title: str  # name in tables
+    data: str  # name of the dataset
+    model: str  # name of the model
+    labels: int | None  # labels of a client; None: data is not split by labels
     capacities: Sequence[tuple[float, float]]  # (capacity, share of the clients), the largest first
-    rounds: tuple[int, int]  # the least and the most that a way had
-    is_converged: bool  # whether runs went on until they were flat, or to a stated end
-    budget: str  # what both ways of a contrast had the same amount of
+    rounds: tuple[int, int]  # fewest and most rounds of a method
+    is_converged: bool  # whether runs continued until they were flat, or to a stated end
+    budget: str  # the resource of which both methods of a contrast had the same amount
 
 
 @dataclass(frozen=True)
 class TriedContrast:
-    """One way minus another by a measure, seed by seed; positive: in favour of the first."""
+    """One method minus another by a measure, seed by seed; positive: in favour of the first."""
 
-    setting: str  # where, by key
-    better: str  # a way, by key
-    worse: str  # another
-    measure: str  # what is compared
+    setting: str  # key of the circumstances
+    better: str  # key of a method
+    worse: str  # key of another method
+    measure: str
     differences: Sequence[float]  # seed by seed
     is_choice: bool = True  # whether a fleet could run either, in the same circumstances
-    rising_runs: int = 0  # how many of the runs to the end were not flat when they ended
+    rising_runs: int = 0  # number of converged runs that were not flat at their end
 
 
 @dataclass(frozen=True)
 class Family:
-    """Contrasts that are judged together, and where their records are."""
+    """Contrasts that are judged together, and the folder of their records."""
 
     name: str
     source: str
     contrasts: Sequence[TriedContrast]
-    is_best_chosen: bool = False  # the first way of each was the best of these very runs
+    is_best_chosen: bool = False  # the first method was chosen as the best of these same runs
 
     @cached_property
     def judgements(self) -> list[Judgement]:
-        """What each contrast amounts to, corrected for the number of all."""
+        """Judgement of each contrast, corrected for their number."""
         return judge([contrast.differences for contrast in self.contrasts])
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """All that was measured: ways and circumstances by key, contrasts by family."""
+    """All evidence: methods and circumstances by key, contrasts by family."""
 
-    ways: Mapping[str, TriedWay]  # by key
-    settings: Mapping[str, Circumstances]  # circumstances, by key
-    families: Annotated[Sequence[Family], Field(min_length=1)]  # of contrasts
-    # by setting and way, the learning rate that held-out data chose
+    ways: Mapping[str, Method]  # methods by key
+    settings: Mapping[str, Circumstances]  # circumstances by key
+    families: Annotated[Sequence[Family], Field(min_length=1)]
+    # learning rates chosen on held-out data, by setting and method
     rates: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     def write(self, path: Path) -> None:
-        """As JSON, a line for each thing that was measured."""
+        """Write JSON with a line for each method, setting, table of rates and contrast."""
         plain = asdict(self)
         parts = [
             *(_table(key, plain[key]) for key in ("ways", "settings", "rates")),
@@ -115,5 +111,5 @@ _EVIDENCE = TypeAdapter(Evidence)
 
 
 def read_evidence(path: Path = EVIDENCE_FILE) -> Evidence:
-    """The evidence of the package."""
-    return read_typed(_EVIDENCE, path, _MOST, "no evidence")
+    """Read a file of evidence; by default the one in the package."""
+    return read_typed(_EVIDENCE, path, _MOST_BYTES, "no evidence")

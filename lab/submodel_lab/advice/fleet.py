@@ -1,4 +1,4 @@
-"""What advice is asked for, and how near that is to where something was measured."""
+"""The question to `advise`, and the distance of recorded circumstances from it."""
 
 from __future__ import annotations
 
@@ -18,53 +18,53 @@ if TYPE_CHECKING:
     from submodel.config import Config
 
 CAPACITY_FACTOR = 2
-"""The largest capacity may differ by so much; the smallest may be larger by so much, not less."""
+"""Largest ratio of largest capacities, and of smallest capacities if the fleet's is larger."""
 MEAN_DISTANCE = 0.2
-"""And the mean capacity by so much."""
+"""Largest difference of mean capacities."""
 LABEL_FACTOR = 2
-"""The labels of a client may differ by so much."""
+"""Largest ratio of labels per client."""
 ROUND_FACTOR = 3
-"""The rounds may differ by so much."""
+"""Largest ratio of rounds."""
 _CONVOLUTIONAL = ("cnn", "preresnet18", "preresnet34")
 
 
 class Goal(StrEnum):
-    """What is to be good in the end."""
+    """The models that should be good at the end."""
 
     FULL_MODEL = "full-model"
     DEVICES = "devices"
 
 
 GOAL_MEASURES = {Goal.FULL_MODEL: "accuracy", Goal.DEVICES: "mean over sizes"}
-"""What decides, by goal."""
+"""The deciding measure of each goal."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """What advice is asked for."""
+    """A question to `advise`: the fleet, the goal, and the known circumstances."""
 
     # (capacity, share of the devices), the largest capacity first
     fleet: Sequence[tuple[float, float]]
-    goal: Goal  # what is to be good
-    # what is scarce; None: nothing, runs go on until they are flat
+    goal: Goal
+    # scarce resource; None: runs continue until they are flat
     budget: BudgetKind | None = None
-    rounds: int | None = None  # how many there can be; None: not known, or as many as it takes
-    model: str | None = None  # its name; None: not told
-    data: str | None = None  # the name of the dataset; None: not told
-    # how many labels a client has; None: not told, or not dealt out by labels
+    rounds: int | None = None  # number of rounds; None: unknown or unlimited
+    model: str | None = None  # name of the model; None: not given
+    data: str | None = None  # name of the dataset; None: not given
+    # labels of a client; None: not given, or data is not split by labels
     labels: int | None = None
-    split: str | None = None  # how data is dealt out; None: not told
+    split: str | None = None  # partition of the data; None: not given
 
     @property
     def smallest(self) -> float:
-        """The smallest capacity."""
+        """Smallest capacity of the fleet."""
         return min(capacity for capacity, _ in self.fleet)
 
 
 def fleet_shares(
     capacities: Sequence[float], proportions: Sequence[float] | None
 ) -> list[tuple[float, float]]:
-    """(capacity, share of the clients), the largest first, each once.
+    """Merge equal capacities to pairs (capacity, share of the clients), the largest first.
 
     >>> fleet_shares([0.25, 1.0, 0.25], None)
     [(1.0, 0.3333), (0.25, 0.6667)]
@@ -77,7 +77,7 @@ def fleet_shares(
 
 
 def parse_fleet(text: str) -> list[tuple[float, float]]:
-    """Capacities and their shares as people write them; shares need not add up to one.
+    """Parse capacities with optional shares, which need not sum to one.
 
     >>> parse_fleet("1:0.2,1/4:0.8"), parse_fleet("1/2, 1")
     ([(1.0, 0.2), (0.25, 0.8)], [(1.0, 0.5), (0.5, 0.5)])
@@ -102,7 +102,7 @@ def parse_fleet(text: str) -> list[tuple[float, float]]:
 
 
 def case_of(config: Config, goal: Goal, budget: BudgetKind | None, rounds: int | None) -> Case:
-    """What a configuration tells."""
+    """Make the question for a configuration."""
     data, clients = config.data, config.clients
     labels = (data.labels_per_client or DEFAULT_LABELS) if data.partition == "labels" else None
     return Case(
@@ -118,7 +118,7 @@ def case_of(config: Config, goal: Goal, budget: BudgetKind | None, rounds: int |
 
 
 def write_capacity(capacity: float) -> str:
-    """A capacity as a fraction, where it is one.
+    """Format a capacity as a fraction if it is one with a denominator up to 1024.
 
     >>> write_capacity(0.0625), write_capacity(1.0), write_capacity(0.3)
     ('1/16', '1', '3/10')
@@ -129,20 +129,20 @@ def write_capacity(capacity: float) -> str:
 
 @dataclass(frozen=True)
 class Nearness:
-    """How near, and what differs."""
+    """Distance of recorded circumstances from a question, and their differences."""
 
-    distance: float  # of the capacities; 0: the same
-    obstacles: Sequence[str]  # what is too far apart for anything to carry over
-    remarks: Sequence[str]  # what differs all the same
+    distance: float  # of the capacities; 0: equal
+    obstacles: Sequence[str]  # differences that are too large for the result to apply
+    remarks: Sequence[str]  # smaller differences
 
     @property
     def is_near(self) -> bool:
-        """Whether what was measured there may speak for the fleet."""
+        """Whether results from these circumstances apply to the fleet."""
         return not self.obstacles
 
 
 def nearness_of(case: Case, there: Circumstances) -> Nearness:
-    """Compare a case with where something was measured.
+    """Compare a question with the circumstances of a measurement.
 
     >>> from submodel_lab.advice.fleet import Goal
     >>> mixture = [(1.0, 0.5), (0.25, 0.5)]
@@ -186,7 +186,7 @@ def _compare_capacities(
 
 
 def mean_capacity(fleet: Sequence[tuple[float, float]]) -> float:
-    """The mean over devices."""
+    """Mean capacity over devices."""
     return sum(c * share for c, share in fleet) / sum(share for _, share in fleet)
 
 
@@ -195,7 +195,7 @@ def _factor(first: float, second: float) -> float:
 
 
 def _compare_budgets(case: Case, there: Circumstances) -> list[str]:
-    """What is scarce must be what was equal, and for about as long."""
+    """List differences between the budget in question and the equal budgets of a comparison."""
     if case.budget is not None and case.budget.value != there.budget:
         return [f"equal {there.budget} there, a budget of {case.budget.value} here"]
     low, high = there.rounds

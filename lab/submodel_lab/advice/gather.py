@@ -1,4 +1,4 @@
-"""From the records of experiments to evidence: every contrast that has records, none besides."""
+"""Gather evidence from the records of experiments: every contrast that has records."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from pydantic import TypeAdapter
 
 from submodel.comparison import EXCLUSIVE, ArmRecord, ComparisonResult, behind_best, parse_arms
 from submodel.core import read_typed
-from submodel_lab.advice.evidence import Circumstances, Evidence, Family, TriedContrast, TriedWay
+from submodel_lab.advice.evidence import Circumstances, Evidence, Family, Method, TriedContrast
 from submodel_lab.advice.fleet import fleet_shares
 from submodel_lab.converged.agenda import read_available
-from submodel_lab.converged.candidates import EQUAL_BYTES, SETTINGS, Candidate
+from submodel_lab.converged.arms import EQUAL_BYTES, SETTINGS, ConvergedArm
 from submodel_lab.converged.questions import QUESTIONS
 from submodel_lab.converged.report import differences_of
-from submodel_lab.paper.experiments import EXPERIMENTS, PAPER_CAPACITIES, WAYS, Scale, Variant
-from submodel_lab.paper.report import claim_sides
+from submodel_lab.paper.experiments import EXPERIMENTS, METHODS, PAPER_CAPACITIES, PaperArm, Scale
+from submodel_lab.paper.report import contrast_sides
 
 _DEFAULTS = ("scheme.order=shuffled", "scheme.sampling=bernoulli", "merge.rule=selective")
 _OF_THE_FLEET = ("clients.capacities=", "clients.capacity_mode=")
-"""What devices are, not what is chosen for them."""
+"""Keys that describe devices and are not a choice."""
 FIT = "rolling, then fit"
-"""What is trained for itself after the run."""
+"""Method whose sub-models are trained on their own after the run."""
 _MOST_BYTES = 2**20  # bytes of a record
 _FITTED_FILES = {
     "as-it-is": "rolling",
@@ -36,12 +36,12 @@ _FITTED_FILES = {
     "ordered-distilled": "ordered:distill=1.0",
     "exclusive": EXCLUSIVE,
 }
-"""Files of sub-models that devices keep (benchmarks/fitting.py), and the way that each is of."""
+"""Method of each file of sub-models that devices keep (benchmarks/fitting.py)."""
 _INDEPENDENT = "it adds channels that do not belong together, to show what that costs"
 
 
 def settings_of(sections: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Sections as ``key=value``, without what a fleet decides.
+    """Write sections as ``key=value``, without the keys of the fleet.
 
     >>> settings_of({"scheme": {"name": "rolling"}, "clients": {"capacities": [1]}})
     ['scheme.name=rolling']
@@ -50,11 +50,13 @@ def settings_of(sections: Mapping[str, Mapping[str, Any]]) -> list[str]:
     return [text for text in texts if not text.startswith(_OF_THE_FLEET)]
 
 
-def way_key(settings: Iterable[str]) -> str:
-    """One name for ways that set the same, however they are spelt.
+def method_key(settings: Iterable[str]) -> str:
+    """Return one name for all spellings of the same settings.
 
-    >>> way_key(["scheme.name=dropout"]), way_key(["scheme.name=rolling", "merge.rule=fill_in"])
-    ('random:sampling=fixed', 'rolling:merge.rule=fill_in')
+    >>> method_key(["scheme.name=dropout"])
+    'random:sampling=fixed'
+    >>> method_key(["scheme.name=rolling", "merge.rule=fill_in"])
+    'rolling:merge.rule=fill_in'
     """
     names = [text.partition("=")[2] for text in settings if text.startswith("scheme.name=")]
     others = [
@@ -67,8 +69,8 @@ def way_key(settings: Iterable[str]) -> str:
     return ":".join([*names, *sorted(others)])
 
 
-def tried_way(title: str, settings: Sequence[str], reference: str = "") -> TriedWay:
-    """A way, and why a fleet would not run it."""
+def method_of(title: str, settings: Sequence[str], reference: str = "") -> Method:
+    """Make a method with the reason, if any, why a fleet would not run it."""
     if not reference:
         if any(text.startswith("clients.capacities=") for text in settings):
             reference = "it has capacities of its own"
@@ -76,7 +78,7 @@ def tried_way(title: str, settings: Sequence[str], reference: str = "") -> Tried
             reference = "every device holds the whole model"
         elif "scheme.granularity=coordinate" in settings:
             reference = "its masks are as large as the whole model"
-    return TriedWay(title, list(settings), reference)
+    return Method(title, list(settings), reference)
 
 
 def circumstances_of(
@@ -86,7 +88,7 @@ def circumstances_of(
     budget: str,
     is_converged: bool = False,
 ) -> Circumstances:
-    """Where some runs were made."""
+    """Describe the circumstances of some runs."""
     clients, data = config["clients"], config["data"]
     rounds = [int(r) for record in records for r in record.final("round").values()]
     labels = data.get("labels_per_client") if data.get("partition") == "labels" else None
@@ -107,19 +109,19 @@ _RECORD, _CONFIG = TypeAdapter(dict[str, Any]), "config.json"
 
 @dataclass(frozen=True)
 class FittedScores:
-    """Scores by way, measure and seed, and where they were measured."""
+    """Scores by method, measure and seed, with their circumstances."""
 
     circumstances: Circumstances
     scores: Mapping[str, Mapping[str, Mapping[int, float]]]
 
 
 def read_fitted(folder: Path) -> FittedScores | None:
-    """The records beside a ``config.json``; None: there is none, or they are not accuracies."""
+    """Read the records beside a ``config.json``; None without it, or without accuracies."""
     if not (folder / _CONFIG).is_file():
         return None
     config = _read(folder / _CONFIG)
     scores: dict[str, dict[str, dict[int, float]]] = {}
-    for file, way in _FITTED_FILES.items():
+    for file, method in _FITTED_FILES.items():
         for path in sorted(folder.glob(f"{file}-seed-*.json")):
             record, seed = _read(path), int(path.stem.rpartition("-")[2])
             if record["metric"] != "accuracy":
@@ -130,7 +132,7 @@ def read_fitted(folder: Path) -> FittedScores | None:
                 "mean over sizes": fmean(sizes.values()),
                 "smallest size": sizes[min(sizes)],
             }
-            by_measure = scores.setdefault(way, {measure: {} for measure in measures})
+            by_measure = scores.setdefault(method, {measure: {} for measure in measures})
             for measure, value in measures.items():
                 by_measure[measure][seed] = value
     clients, rounds = config["clients"], config["train"]["rounds"]
@@ -153,20 +155,20 @@ def _read(path: Path) -> dict[str, Any]:
 
 @dataclass
 class _Gathering:
-    """Evidence as it grows."""
+    """Evidence under construction."""
 
-    ways: dict[str, TriedWay] = field(default_factory=dict)
+    methods: dict[str, Method] = field(default_factory=dict)
     settings: dict[str, Circumstances] = field(default_factory=dict)
     families: list[Family] = field(default_factory=list)
     rates: dict[str, dict[str, float]] = field(default_factory=dict)
 
-    def add_way(self, key: str, way: TriedWay) -> str:
-        """Keep a way, once; its key."""
-        self.ways.setdefault(key, way)
+    def add_method(self, key: str, method: Method) -> str:
+        """Add a method unless it is known, and return its key."""
+        self.methods.setdefault(key, method)
         return key
 
     def add_setting(self, key: str, setting: Circumstances) -> str:
-        """Keep circumstances, with the rounds of all that was tried in them; their key."""
+        """Add circumstances, widen their range of rounds, and return their key."""
         before = self.settings.get(key, setting)
         rounds = [*before.rounds, *setting.rounds]
         self.settings[key] = replace(setting, rounds=(min(rounds), max(rounds)))
@@ -175,7 +177,7 @@ class _Gathering:
     def add_family(
         self, name: str, folder: str, contrasts: Sequence[TriedContrast], best: bool = False
     ) -> None:
-        """Keep contrasts that are judged together, if there are any."""
+        """Add contrasts that are judged together, if there are any."""
         if contrasts:
             self.families.append(Family(name, f"results/{folder}", contrasts, best))
 
@@ -187,14 +189,14 @@ class _Gathering:
         differences: Sequence[float],
         is_choice: bool = True,
     ) -> TriedContrast:
-        """A contrast of two ways; a choice, unless one is but a reference."""
-        may_choose = is_choice and not any(self.ways[side].reference for side in sides)
+        """Make a contrast of two methods; it is no choice if one of them is a reference."""
+        may_choose = is_choice and not any(self.methods[side].reference for side in sides)
         values = [float(f"{difference:.7g}") for difference in differences]
         return TriedContrast(setting, *sides, measure, values, may_choose and len(set(sides)) == 2)
 
 
 def gather_evidence(results: Path) -> Evidence:
-    """All evidence in the records of ``converged``, ``compare-*``, ``small`` and ``fit``."""
+    """Gather evidence from the records of ``converged``, ``compare-*``, ``small`` and ``fit``."""
     gathering = _Gathering()
     _gather_converged(gathering, results / "converged")
     for folder in sorted(results.glob("compare-*")):
@@ -202,11 +204,11 @@ def gather_evidence(results: Path) -> Evidence:
     _gather_paper(gathering, results / "small")
     for folder in sorted((results / "fit").glob("*")):
         _gather_fitted(gathering, folder)
-    return Evidence(gathering.ways, gathering.settings, gathering.families, gathering.rates)
+    return Evidence(gathering.methods, gathering.settings, gathering.families, gathering.rates)
 
 
 def _gather_converged(gathering: _Gathering, folder: Path) -> None:
-    """The questions to converged runs, as far as they were run."""
+    """Add the contrasts of questions to converged runs."""
     questions = [question for question in QUESTIONS.values() if question.guides_choice]
     results, tables = read_available(questions, folder)
     families = [(question, family) for question in questions for family in question.families]
@@ -216,8 +218,8 @@ def _gather_converged(gathering: _Gathering, folder: Path) -> None:
             if not all(side in results for side in contrast.sides):
                 continue
             first, second = contrast.sides
-            keys = _add_candidate(gathering, first), _add_candidate(gathering, second)
-            budget = "bytes" if EQUAL_BYTES in f"{first.way} {second.way}" else "rounds"
+            keys = _add_arm(gathering, first), _add_arm(gathering, second)
+            budget = "bytes" if EQUAL_BYTES in f"{first.method} {second.method}" else "rounds"
             modes = dict.fromkeys(map(_mode, contrast.sides))
             base = SETTINGS[contrast.setting]
             setting = gathering.add_setting(
@@ -244,49 +246,49 @@ def _gather_converged(gathering: _Gathering, folder: Path) -> None:
         gathering.add_family(f"converged: {question.title}", folder.name, contrasts)
 
 
-def _mode(candidate: Candidate) -> str:
-    sections = WAYS[candidate.way][1]
-    usual = SETTINGS[candidate.setting].sections["clients"]["capacity_mode"]
+def _mode(arm: ConvergedArm) -> str:
+    sections = METHODS[arm.method][1]
+    usual = SETTINGS[arm.setting].sections["clients"]["capacity_mode"]
     return str(sections.get("clients", {}).get("capacity_mode", usual))
 
 
-def _add_candidate(gathering: _Gathering, candidate: Candidate) -> str:
-    title, sections = WAYS[candidate.way]
+def _add_arm(gathering: _Gathering, arm: ConvergedArm) -> str:
+    title, sections = METHODS[arm.method]
     settings = settings_of(sections)
-    if candidate.members:
-        return gathering.add_way(EXCLUSIVE, TriedWay("exclusive", []))
+    if arm.members:
+        return gathering.add_method(EXCLUSIVE, Method("exclusive", []))
     if "capacities" in sections.get("clients", {}):
         reference = "it has capacities of its own"
-        return gathering.add_way(candidate.way, tried_way(title, settings, reference))
-    return gathering.add_way(way_key(settings), tried_way(way_key(settings), settings))
+        return gathering.add_method(arm.method, method_of(title, settings, reference))
+    return gathering.add_method(method_key(settings), method_of(method_key(settings), settings))
 
 
 def _gather_comparison(gathering: _Gathering, folder: Path) -> None:
-    """The best of the ways that a fleet could run, minus each of the others."""
-    findings = ComparisonResult.read(folder)
+    """Add contrasts of the best arm that a fleet could run with each of the others."""
+    result = ComparisonResult.read(folder)
     keys = {}
-    for way in findings.ways:
-        settings = parse_arms([way.text])[0].overrides
-        key = way_key(settings)
-        keys[way.text] = gathering.add_way(key, tried_way(key, settings))
-    config = next(w.record.config for w in findings.ways if "clients." not in w.text)
+    for arm in result.ways:
+        settings = parse_arms([arm.text])[0].overrides
+        key = method_key(settings)
+        keys[arm.text] = gathering.add_method(key, method_of(key, settings))
+    config = next(w.record.config for w in result.ways if "clients." not in w.text)
     setting = gathering.add_setting(
         folder.name,
         circumstances_of(
             _describe(config),
             config,
-            [way.record for way in findings.ways],
-            "bytes" if "bytes" in findings.budget else "rounds",
+            [arm.record for arm in result.ways],
+            "bytes" if "bytes" in result.budget else "rounds",
         ),
     )
-    options = [way for way in findings.ways if not gathering.ways[keys[way.text]].reference]
+    options = [arm for arm in result.ways if not gathering.methods[keys[arm.text]].reference]
     judgements = behind_best({w.text: w.record.final("accuracy") for w in options})
-    best = next(keys[way.text] for way in options if way.text not in judgements)
+    best = next(keys[arm.text] for arm in options if arm.text not in judgements)
     contrasts = [
         gathering.contrast(setting, (best, keys[text]), "accuracy", judgement.differences)
         for text, judgement in judgements.items()
     ]
-    gathering.add_family(f"comparison: {findings.budget}", folder.name, contrasts, best=True)
+    gathering.add_family(f"comparison: {result.budget}", folder.name, contrasts, best=True)
 
 
 def _describe(config: Mapping[str, Any]) -> str:
@@ -297,15 +299,15 @@ def _describe(config: Mapping[str, Any]) -> str:
 
 
 def _gather_paper(gathering: _Gathering, folder: Path) -> None:
-    """The claims of the paper at the small scale."""
+    """Add the contrasts of the paper at the small scale."""
     for experiment in EXPERIMENTS.values():
-        records: dict[Variant, ArmRecord] = {
-            variant: ArmRecord.read(folder / f"{variant.slug}.json")
-            for variant in experiment.variants(Scale.SMALL)
-            if (folder / f"{variant.slug}.json").is_file()
+        records: dict[PaperArm, ArmRecord] = {
+            arm: ArmRecord.read(folder / f"{arm.slug}.json")
+            for arm in experiment.arms(Scale.SMALL)
+            if (folder / f"{arm.slug}.json").is_file()
         }
         contrasts = []
-        for claim, _, better, worse in claim_sides(experiment, records):
+        for contrast, _, better, worse in contrast_sides(experiment, records):
             sides = records[better], records[worse]
             places = list(dict.fromkeys(map(_place, (better, worse))))
             config = records[better].config
@@ -313,59 +315,61 @@ def _gather_paper(gathering: _Gathering, folder: Path) -> None:
                 f"{folder.name}/{' - '.join(places)}",
                 circumstances_of(_describe(config), config, sides, "rounds"),
             )
-            keys = _add_variant(gathering, better), _add_variant(gathering, worse)
-            differences = sides[0].ahead_of(sides[1], claim.measure)
+            keys = _add_paper_arm(gathering, better), _add_paper_arm(gathering, worse)
+            differences = sides[0].ahead_of(sides[1], contrast.measure)
             is_choice = len(places) == 1
             contrasts.append(
-                gathering.contrast(setting, keys, claim.measure, differences, is_choice)
+                gathering.contrast(setting, keys, contrast.measure, differences, is_choice)
             )
         gathering.add_family(f"30 rounds: {experiment.title}", folder.name, contrasts)
 
 
-def _place(variant: Variant) -> str:
-    clients = WAYS[variant.way][1].get("clients", {})
+def _place(arm: PaperArm) -> str:
+    clients = METHODS[arm.method][1].get("clients", {})
     capacities = " ".join(f"{c:g}" for c in clients.get("capacities", PAPER_CAPACITIES))
     mode = clients.get("capacity_mode", "dynamic")
-    return f"{variant.dataset} {variant.heterogeneity}, {mode} {capacities}"
+    return f"{arm.dataset} {arm.heterogeneity}, {mode} {capacities}"
 
 
-def _add_variant(gathering: _Gathering, variant: Variant) -> str:
-    settings = settings_of(WAYS[variant.way][1])
-    key = way_key(settings)
+def _add_paper_arm(gathering: _Gathering, arm: PaperArm) -> str:
+    settings = settings_of(METHODS[arm.method][1])
+    key = method_key(settings)
     if "scheme.alignment=independent" in settings:
-        return gathering.add_way(key, tried_way(variant.title, settings, _INDEPENDENT))
-    return gathering.add_way(key, tried_way(key, settings))
+        return gathering.add_method(key, method_of(arm.title, settings, _INDEPENDENT))
+    return gathering.add_method(key, method_of(key, settings))
 
 
-def _fitted_way(key: str) -> TriedWay:
+def _fitted_method(key: str) -> Method:
     if key == EXCLUSIVE:
-        return TriedWay(key, [])
+        return Method(key, [])
     if key == FIT:
         after = "submodel fit RUN --capacity CAPACITY"
-        return TriedWay(key, ["scheme.name=rolling"], afterwards=after)
+        return Method(key, ["scheme.name=rolling"], afterwards=after)
     scheme, *others = key.split(":")
     settings = [text if "." in text.partition("=")[0] else f"scheme.{text}" for text in others]
-    return TriedWay(key, [f"scheme.name={scheme}", *settings])
+    return Method(key, [f"scheme.name={scheme}", *settings])
 
 
 def _gather_fitted(gathering: _Gathering, folder: Path) -> None:
-    """What devices can keep: sub-models that were fitted, minus those of every other way."""
+    """Add contrasts of fitted sub-models with the sub-models of every other method."""
     fitted_scores = read_fitted(folder)
     if fitted_scores is None:
         return
     setting = gathering.add_setting(f"fit/{folder.name}", fitted_scores.circumstances)
-    for way in fitted_scores.scores:
-        gathering.add_way(way, _fitted_way(way))
+    for method in fitted_scores.scores:
+        gathering.add_method(method, _fitted_method(method))
     for measure in ("accuracy", "mean over sizes", "smallest size"):
-        scores = {way: by_measure[measure] for way, by_measure in fitted_scores.scores.items()}
+        scores = {
+            method: by_measure[measure] for method, by_measure in fitted_scores.scores.items()
+        }
         first = scores.pop(FIT, {})
         contrasts = [
             gathering.contrast(
                 setting,
-                (FIT, way),
+                (FIT, method),
                 measure,
                 [first[seed] - by_seed[seed] for seed in sorted(by_seed.keys() & first.keys())],
             )
-            for way, by_seed in scores.items()
+            for method, by_seed in scores.items()
         ]
         gathering.add_family(f"fit: {folder.name}, {measure}", f"fit/{folder.name}", contrasts)

@@ -1,4 +1,4 @@
-"""Advice from evidence: what near records show beyond chance, and nothing besides."""
+"""Advice from evidence: recommend only what near records show beyond chance."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from submodel.comparison import HOLDS, REVERSED, Judgement, spread
-from submodel_lab.advice.evidence import Circumstances, Evidence, Family, TriedContrast, TriedWay
+from submodel_lab.advice.evidence import Circumstances, Evidence, Family, Method, TriedContrast
 from submodel_lab.advice.fleet import GOAL_MEASURES, Case, Nearness, nearness_of
 
 
 @dataclass(frozen=True)
-class Finding:
-    """A contrast with its verdict, where it was measured, and how near that is."""
+class JudgedContrast:
+    """A contrast with its verdict, its circumstances and their distance from the question."""
 
-    contrast: TriedContrast
+    tried: TriedContrast
     judgement: Judgement
     family: Family
     setting: Circumstances
@@ -22,83 +22,86 @@ class Finding:
 
     @property
     def winner(self) -> str | None:
-        """The way that is better beyond chance; None: neither."""
-        sides = {HOLDS: self.contrast.better, REVERSED: self.contrast.worse}
+        """Key of the method that is better beyond chance; None: neither."""
+        sides = {HOLDS: self.tried.better, REVERSED: self.tried.worse}
         return sides.get(self.judgement.verdict)
 
     @property
     def pair(self) -> frozenset[str]:
-        """The two ways."""
-        return frozenset((self.contrast.better, self.contrast.worse))
+        """Keys of the two methods."""
+        return frozenset((self.tried.better, self.tried.worse))
 
     @property
     def order(self) -> tuple[bool, float, int]:
-        """What speaks first: runs to the end, then the nearest fleet, then the most seeds."""
-        seeds = len(self.contrast.differences)
+        """Sort key: converged runs first, then the nearest fleet, then the most seeds."""
+        seeds = len(self.tried.differences)
         return not self.setting.is_converged, self.nearness.distance, -seeds
 
 
 @dataclass(frozen=True)
 class Advice:
-    """What is recommended, and all that it rests on."""
+    """A recommendation with its evidence."""
 
-    case: Case  # what was asked for
-    measure: str  # what decided
-    way: str | None  # what is recommended, by key; None: nothing
-    beats: Mapping[str, Finding]  # for each way that it was shown to beat, the finding
-    rivals: Sequence[str]  # ways that near records do not tell from it, or never compared with it
-    # of the other ways those that were shown to lose, with the finding
-    losers: Mapping[str, Finding]
-    near: Sequence[Finding]  # all findings that speak for the fleet
-    far: Sequence[Finding]  # findings by the same measure that do not, the nearest first
-    conflicts: Sequence[str]  # pairs of ways of which near records say both
+    case: Case  # the question
+    measure: str  # the deciding measure
+    method: str | None  # key of the recommended method; None: none
+    beats: Mapping[str, JudgedContrast]  # deciding contrast by the method that loses it
+    rivals: Sequence[str]  # methods without a known difference from the recommended one
+    losers: Mapping[str, JudgedContrast]  # all methods that lose a contrast, with that contrast
+    near: Sequence[JudgedContrast]  # contrasts that apply to the fleet
+    far: Sequence[JudgedContrast]  # contrasts by the same measure that do not, the nearest first
+    conflicts: Sequence[str]  # pairs of methods with opposite verdicts in near records
 
     @property
     def is_trivial(self) -> bool:
-        """Whether all devices hold the whole model: every scheme is FedAvg then, to the bit."""
+        """Whether all devices hold the whole model, so that every scheme is FedAvg, bit for bit."""
         return self.case.smallest == 1
 
 
 def advise(evidence: Evidence, case: Case) -> Advice:
-    """What the evidence recommends for a case; nothing where it shows nothing.
+    """Recommend a method for a case, or none where the evidence is missing.
 
-    A way is recommended if near records show it to be better than another one and show none to be
-    better than it; of several, the one that beats most.
+    A method is recommended if it beats another one in near records and loses to none; of several,
+    the method that beats most is recommended.
     """
     measure = GOAL_MEASURES[case.goal]
-    findings = sorted(_findings(evidence, case, measure), key=lambda finding: finding.order)
-    near = [finding for finding in findings if finding.nearness.is_near]
+    judged_contrasts = sorted(_judge_all(evidence, case, measure), key=lambda judged: judged.order)
+    near = [judged for judged in judged_contrasts if judged.nearness.is_near]
     decisions, conflicts = _decide(near)
-    ways = list(dict.fromkeys(way for f in near for way in (f.contrast.better, f.contrast.worse)))
-    losers = {_loser(finding): finding for finding in decisions}
-    beats_by_way: dict[str, dict[str, Finding]] = {way: {} for way in ways if way not in losers}
-    for finding in decisions:
-        if (winner := finding.winner) in beats_by_way:
-            beats_by_way[winner][_loser(finding)] = finding
+    methods = list(
+        dict.fromkeys(method for f in near for method in (f.tried.better, f.tried.worse))
+    )
+    losers = {_loser(judged): judged for judged in decisions}
+    beats_by_method: dict[str, dict[str, JudgedContrast]] = {
+        method: {} for method in methods if method not in losers
+    }
+    for judged in decisions:
+        if (winner := judged.winner) in beats_by_method:
+            beats_by_method[winner][_loser(judged)] = judged
 
-    def strength(way: str) -> tuple[int, float]:
-        beaten = beats_by_way[way].values()
-        return len(beaten), sum(abs(spread(f.contrast.differences)[0]) for f in beaten)
+    def strength(method: str) -> tuple[int, float]:
+        beaten = beats_by_method[method].values()
+        return len(beaten), sum(abs(spread(f.tried.differences)[0]) for f in beaten)
 
-    best = max(beats_by_way, key=strength, default=None)
-    if case.smallest == 1 or best is None or not beats_by_way[best]:
+    best = max(beats_by_method, key=strength, default=None)
+    if case.smallest == 1 or best is None or not beats_by_method[best]:
         best = None
     return Advice(
         case,
         measure,
         best,
-        {} if best is None else beats_by_way[best],
-        [way for way in beats_by_way if way != best],
+        {} if best is None else beats_by_method[best],
+        [method for method in beats_by_method if method != best],
         losers,
         near,
-        [finding for finding in findings if not finding.nearness.is_near],
+        [judged for judged in judged_contrasts if not judged.nearness.is_near],
         conflicts,
     )
 
 
-def _findings(evidence: Evidence, case: Case, measure: str) -> list[Finding]:
+def _judge_all(evidence: Evidence, case: Case, measure: str) -> list[JudgedContrast]:
     return [
-        Finding(
+        JudgedContrast(
             contrast,
             judgement,
             family,
@@ -111,33 +114,33 @@ def _findings(evidence: Evidence, case: Case, measure: str) -> list[Finding]:
     ]
 
 
-def _decide(near: Sequence[Finding]) -> tuple[list[Finding], list[str]]:
-    """For each pair of ways the first finding that decides; where later ones say the opposite."""
-    decisions: dict[frozenset[str], Finding] = {}
+def _decide(near: Sequence[JudgedContrast]) -> tuple[list[JudgedContrast], list[str]]:
+    """Return the first decisive contrast of each pair of methods, and later contradictions."""
+    decisions: dict[frozenset[str], JudgedContrast] = {}
     conflicts: dict[str, None] = {}
-    for finding in near:
-        if finding.winner is None:
+    for judged in near:
+        if judged.winner is None:
             continue
-        first = decisions.setdefault(finding.pair, finding)
-        if first.winner != finding.winner:
+        first = decisions.setdefault(judged.pair, judged)
+        if first.winner != judged.winner:
             text = f"{first.winner} beats {_loser(first)} in {first.setting.title}"
-            conflicts[f"{text}, and loses to it in {finding.setting.title}"] = None
+            conflicts[f"{text}, and loses to it in {judged.setting.title}"] = None
     return list(decisions.values()), list(conflicts)
 
 
-def _loser(finding: Finding) -> str:
-    (loser,) = finding.pair - {finding.winner}
+def _loser(judged: JudgedContrast) -> str:
+    (loser,) = judged.pair - {judged.winner}
     return loser
 
 
-def settings_for(evidence: Evidence, advice: Advice) -> tuple[TriedWay, dict[str, float]] | None:
-    """What the recommended way sets, and by setting the learning rate that was best for it."""
-    if advice.way is None:
+def settings_for(evidence: Evidence, advice: Advice) -> tuple[Method, dict[str, float]] | None:
+    """Return the recommended method and its best learning rate by setting."""
+    if advice.method is None:
         return None
-    near_settings = {f.contrast.setting: f.setting.title for f in advice.near}
+    near_settings = {f.tried.setting: f.setting.title for f in advice.near}
     rates = {
-        title: evidence.rates[key][advice.way]
+        title: evidence.rates[key][advice.method]
         for key, title in near_settings.items()
-        if advice.way in evidence.rates.get(key, {})
+        if advice.method in evidence.rates.get(key, {})
     }
-    return evidence.ways[advice.way], rates
+    return evidence.ways[advice.method], rates

@@ -1,4 +1,4 @@
-"""Advice in words, as a table and as plain values."""
+"""Text, tables and plain values of an advice."""
 
 from __future__ import annotations
 
@@ -18,21 +18,20 @@ from submodel.comparison import (
 from submodel.drawing import text_table
 from submodel_lab.advice.evidence import Evidence
 from submodel_lab.advice.fleet import Case, Goal, mean_capacity, write_capacity
-from submodel_lab.advice.recommend import Advice, Finding, settings_for
+from submodel_lab.advice.recommend import Advice, JudgedContrast, settings_for
 
-_TRIVIAL = "all devices hold the whole model, and every scheme is FedAvg then, bit for bit."
-_FAR_SHOWN = 8  # findings that do not reach the fleet, in the terminal
-
+_TRIVIAL = "all devices hold the whole model, so every scheme is FedAvg, bit for bit."
+_FAR_SHOWN = 8  # contrasts that do not apply to the fleet, in the terminal
 
 _GOALS = {
     Goal.FULL_MODEL: "the best full model (test accuracy)",
     Goal.DEVICES: "the best models on the devices (test accuracy, the mean over their sizes)",
 }
-_HEADINGS = ("setting", "rounds", "ways", "difference", "seeds", *JUDGEMENT_HEADINGS, "verdict")
+_HEADINGS = ("setting", "rounds", "arms", "difference", "seeds", *JUDGEMENT_HEADINGS, "verdict")
 
 
 def question_words(case: Case) -> str:
-    """What was asked, in a line."""
+    """Describe the question in a line."""
     devices = ", ".join(f"{100 * share:.0f} % of {write_capacity(c)}" for c, share in case.fleet)
     budget = "no budget: until runs are flat"
     if case.budget is not None:
@@ -45,7 +44,7 @@ def question_words(case: Case) -> str:
 
 
 def answer_lines(evidence: Evidence, advice: Advice) -> list[str]:
-    """What is recommended, how sure that is, and what the records do not say."""
+    """Describe the recommendation, its uncertainty and the limits of the records."""
     return [
         *_recommendation(evidence, advice),
         "",
@@ -62,129 +61,137 @@ def _recommendation(evidence: Evidence, advice: Advice) -> list[str]:
         return [f"Any scheme: {_TRIVIAL}"]
     answer = settings_for(evidence, advice)
     if answer is None:
-        return ["Nothing is recommended: no record near this fleet shows one way to be better."]
-    way, rates = answer
-    lines = [f"Recommended: {way.title}"]
-    if way.settings:
-        lines.append("  " + " ".join(f"--set {text}" for text in way.settings))
+        return [
+            "Nothing is recommended: no record near this fleet shows that one method is better."
+        ]
+    method, rates = answer
+    lines = [f"Recommended: {method.title}"]
+    if method.settings:
+        lines.append("  " + " ".join(f"--set {text}" for text in method.settings))
     else:
-        lines.append("  a model of every width, each by those who can hold it: 'submodel compare'")
-    if way.afterwards:
-        lines.append(f"  then {way.afterwards}")
+        lines.append(
+            "  one model of each width, trained by the devices that can hold it: 'submodel compare'"
+        )
+    if method.afterwards:
+        lines.append(f"  then {method.afterwards}")
     lines += [f"  local.lr={rate:g} was the best of its grid in {t}" for t, rate in rates.items()]
     return lines
 
 
 def sureness(advice: Advice) -> list[str]:
-    """How sure the advice is, in words."""
+    """Describe the uncertainty of the advice."""
     if advice.is_trivial:
-        return ["certain: it is a property of the algorithm, which tests hold for every scheme"]
+        return ["certain: it is a property of the algorithm, tested for every scheme"]
     lines = [
-        f"{advice.way} beats {loser}: {_difference(finding)}"
-        for loser, finding in advice.beats.items()
+        f"{advice.method} beats {loser}: {_difference(judged)}"
+        for loser, judged in advice.beats.items()
     ]
     lines += [
-        f"{loser} loses to {finding.winner}: {_difference(finding)}"
-        for loser, finding in advice.losers.items()
+        f"{loser} loses to {judged.winner}: {_difference(judged)}"
+        for loser, judged in advice.losers.items()
         if loser not in advice.beats
     ]
     if advice.rivals:
-        words = "not told apart from it" if advice.way else "not told apart"
+        words = "no difference from it shown" if advice.method else "no difference shown"
         lines.append(f"{words}, or never compared near this fleet: {', '.join(advice.rivals)}")
-    if any(finding.family.is_best_chosen for finding in advice.beats.values()):
-        lines.append("the winner of a comparison was chosen by these same runs, which flatters it")
+    if any(judged.family.is_best_chosen for judged in advice.beats.values()):
+        lines.append("the winner was chosen by these same runs, which biases its advantage upwards")
     lines += [f"the records disagree: {text}" for text in advice.conflicts]
-    return lines or ["no record is near enough to say anything"]
+    return lines or ["no record is near enough for any statement"]
 
 
-def _difference(finding: Finding) -> str:
-    """By how much the winner is ahead, with interval and p-value."""
-    measure, judgement = finding.contrast.measure, finding.judgement
-    is_turned = finding.winner == finding.contrast.worse
+def _difference(judged: JudgedContrast) -> str:
+    """Describe the advantage of the winner with interval and p-value."""
+    measure, judgement = judged.tried.measure, judged.judgement
+    is_turned = judged.winner == judged.tried.worse
     differences = [-d if is_turned else d for d in judgement.differences]
     interval, p = describe_judgement(measure, judgement, flip_sign=is_turned)
     return (
         f"{number(measure, differences, sign=True)}, 95 % interval {interval}, p (Holm) {p}, "
-        f"{len(differences)} seeds, {finding.setting.title}, {_rounds(finding)} rounds"
+        f"{len(differences)} seeds, {judged.setting.title}, {_rounds(judged)} rounds"
     )
 
 
-def _rounds(finding: Finding) -> str:
-    low, high = finding.setting.rounds
+def _rounds(judged: JudgedContrast) -> str:
+    low, high = judged.setting.rounds
     return f"{low}" if low == high else f"{low} to {high}"
 
 
 def limits(evidence: Evidence, advice: Advice) -> list[str]:
-    """What the records do not say of this case."""
+    """Describe the limits of the records for this case."""
     if advice.is_trivial:
-        return ["how well it works: no record was asked"]
+        return ["how well it works: no record was consulted"]
     case = advice.case
     lines = []
     if not advice.near and advice.far:
-        for finding in _by_setting(advice.far)[:3]:
-            obstacles = "; ".join(finding.nearness.obstacles)
-            lines.append(f"{finding.setting.title}, {_rounds(finding)} rounds: {obstacles}")
-    remarks = dict.fromkeys(r for finding in advice.near for r in finding.nearness.remarks)
+        for judged in _by_setting(advice.far)[:3]:
+            obstacles = "; ".join(judged.nearness.obstacles)
+            lines.append(f"{judged.setting.title}, {_rounds(judged)} rounds: {obstacles}")
+    remarks = dict.fromkeys(r for judged in advice.near for r in judged.nearness.remarks)
     lines += remarks
     if case.model is None:
         models = ", ".join(sorted({f.setting.model for f in [*advice.near, *advice.far]}))
-        lines.append(f"the model was not told; records are of {models}: of no transformer")
+        lines.append(f"the model is not given; records are of {models}, and of no transformer")
     if case.data is None:
-        lines.append("the data was not told; records are of small images (digits to CIFAR-10)")
+        lines.append("the data is not given; records are of small images (digits to CIFAR-10)")
     if case.budget is BudgetKind.BYTES and case.rounds is None:
-        lines.append("how long the bytes last was not told: give a configuration and --amount")
-    if advice.near and not any(finding.setting.is_converged for finding in advice.near):
-        lines.append("the runs behind it had not converged; it is an ordering early in training")
+        lines.append(
+            "the rounds that the bytes allow are unknown: give a configuration and --amount"
+        )
+    if advice.near and not any(judged.setting.is_converged for judged in advice.near):
+        lines.append("the runs behind it had not converged; this is an ordering early in training")
     lines += [
-        f"{count} of the runs of {f.contrast.better} and {f.contrast.worse} in {f.setting.title} "
+        f"{count} of the runs of {f.tried.better} and {f.tried.worse} in {f.setting.title} "
         "were not flat when they ended"
         for f in advice.near
-        if (count := f.contrast.rising_runs)
+        if (count := f.tried.rising_runs)
     ]
-    if advice.way is not None and (command := evidence.ways[advice.way].afterwards):
-        lines.append(f"'{command}' takes rounds of its own, which the other ways did not have")
+    if advice.method is not None and (command := evidence.ways[advice.method].afterwards):
+        lines.append(f"'{command}' takes additional rounds, which the other methods did not have")
     return lines
 
 
-def _by_setting(findings: Sequence[Finding]) -> list[Finding]:
-    """One finding of each setting."""
-    return list({finding.contrast.setting: finding for finding in reversed(findings)}.values())[
+def _by_setting(judged_contrasts: Sequence[JudgedContrast]) -> list[JudgedContrast]:
+    """Select one contrast of each setting."""
+    return list({judged.tried.setting: judged for judged in reversed(judged_contrasts)}.values())[
         ::-1
     ]
 
 
-def evidence_table(title: str, findings: Sequence[Finding]) -> Table:
-    """ComparisonResult for the terminal."""
+def evidence_table(title: str, judged_contrasts: Sequence[JudgedContrast]) -> Table:
+    """Build a table of contrasts for the terminal."""
     rows = [
         [
-            finding.setting.title,
-            _rounds(finding),
-            f"{finding.contrast.better} - {finding.contrast.worse}",
-            number(finding.contrast.measure, finding.judgement.differences, sign=True),
-            f"{len(finding.judgement.differences)}",
-            *describe_judgement(finding.contrast.measure, finding.judgement),
-            finding.judgement.verdict,
+            judged.setting.title,
+            _rounds(judged),
+            f"{judged.tried.better} - {judged.tried.worse}",
+            number(judged.tried.measure, judged.judgement.differences, sign=True),
+            f"{len(judged.judgement.differences)}",
+            *describe_judgement(judged.tried.measure, judged.judgement),
+            judged.judgement.verdict,
         ]
-        for finding in findings
+        for judged in judged_contrasts
     ]
     title = f"{title} ({PLUS_MINUS.rstrip('.')})"
-    return text_table(title, _HEADINGS, rows, words=("setting", "ways", "verdict"))
+    return text_table(title, _HEADINGS, rows, words=("setting", "arms", "verdict"))
 
 
 def evidence_tables(advice: Advice) -> list[Table]:
-    """The findings that speak for the fleet, or, where none do, the nearest others."""
+    """Build tables of the contrasts that apply to the fleet, or else of the nearest others."""
     if advice.is_trivial:
         return []
     if advice.near:
         return [evidence_table("records near this fleet", advice.near)]
     nearest = sorted(advice.far, key=lambda f: (len(f.nearness.obstacles), *f.order))[:_FAR_SHOWN]
-    return [evidence_table("not near this fleet, no ground for advice", nearest)] if nearest else []
+    return (
+        [evidence_table("not near this fleet, so no basis for advice", nearest)] if nearest else []
+    )
 
 
 def plain_advice(evidence: Evidence, advice: Advice) -> dict[str, Any]:
-    """Everything as plain values, for programs."""
+    """Return the advice as plain values for JSON."""
     answer = settings_for(evidence, advice)
-    way, rates = answer or (None, {})
+    method, rates = answer or (None, {})
     case = advice.case
     return {
         "fleet": [{"capacity": c, "share": share} for c, share in case.fleet],
@@ -193,24 +200,24 @@ def plain_advice(evidence: Evidence, advice: Advice) -> dict[str, Any]:
         "rounds": case.rounds,
         "measure": advice.measure,
         "any_scheme": advice.is_trivial,
-        "recommended": advice.way,
-        "settings": [] if way is None else list(way.settings),
-        "afterwards": "" if way is None else way.afterwards,
+        "recommended": advice.method,
+        "settings": [] if method is None else list(method.settings),
+        "afterwards": "" if method is None else method.afterwards,
         "learning_rates": rates,
         "beats": sorted(advice.beats),
         "not_told_apart": list(advice.rivals),
         "sureness": sureness(advice),
         "limits": limits(evidence, advice),
-        "evidence": [_plain_finding(f) for f in [*advice.near, *advice.far]],
+        "evidence": [_plain_contrast(f) for f in [*advice.near, *advice.far]],
     }
 
 
-def _plain_finding(finding: Finding) -> dict[str, Any]:
-    contrast, judgement = finding.contrast, finding.judgement
+def _plain_contrast(judged: JudgedContrast) -> dict[str, Any]:
+    contrast, judgement = judged.tried, judged.judgement
     return {
-        "setting": finding.setting.title,
-        "rounds": list(finding.setting.rounds),
-        "records": finding.family.source,
+        "setting": judged.setting.title,
+        "rounds": list(judged.setting.rounds),
+        "records": judged.family.source,
         "better": contrast.better,
         "worse": contrast.worse,
         "difference": spread(judgement.differences)[0] if judgement.differences else None,
@@ -218,6 +225,6 @@ def _plain_finding(finding: Finding) -> dict[str, Any]:
         "interval": judgement.interval,
         "p": judgement.p,
         "verdict": judgement.verdict,
-        "is_near": finding.nearness.is_near,
-        "obstacles": list(finding.nearness.obstacles),
+        "is_near": judged.nearness.is_near,
+        "obstacles": list(judged.nearness.obstacles),
     }

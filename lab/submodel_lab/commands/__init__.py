@@ -1,1 +1,1 @@
-"""The commands that the laboratory adds: `advise`, `reproduce` and `study`."""
+"""Commands of the laboratory: `advise`, `reproduce` and `study`."""

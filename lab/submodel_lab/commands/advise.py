@@ -1,4 +1,4 @@
-"""Advice for a fleet from what was measured."""
+"""The command `submodel advise`: recommend a scheme for a fleet from recorded measurements."""
 
 from __future__ import annotations
 
@@ -21,41 +21,44 @@ def advise_command(
         Path | None,
         typer.Argument(
             metavar="[CONFIG.toml]",
-            help="Whose clients, model and data it is for.",
+            help="Configuration whose clients, model and data the advice is for.",
             autocompletion=config_files,
         ),
     ] = None,
     settings: SetOptions = None,
     fleet: Annotated[
-        str | None, typer.Option(help="Or capacities with their shares, as 1:0.2,1/4:0.8.")
+        str | None,
+        typer.Option(help="Capacities with their shares instead, such as 1:0.2,1/4:0.8."),
     ] = None,
-    goal: Annotated[Goal, typer.Option(help="What is to be good.")] = Goal.FULL_MODEL,
+    goal: Annotated[Goal, typer.Option(help="Which models should be good.")] = Goal.FULL_MODEL,
     budget: Annotated[
         BudgetKind | None,
-        typer.Option(help="What is scarce; default: nothing, runs go on until they are flat."),
+        typer.Option(help="Scarce resource (default: none; runs continue until they are flat)."),
     ] = None,
     amount: Annotated[
         str | None,
-        typer.Option(help="Of it: rounds (default: train.rounds of CONFIG.toml), or as 2GB."),
+        typer.Option(
+            help="Size of the budget, such as 2GB (default: train.rounds of CONFIG.toml)."
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say which scheme suits a fleet, by which records, how surely.
+    """Recommend a scheme for a fleet, with the records behind it and their uncertainty.
 
-    And where no record reaches: then nothing is advised.
+    Nothing is recommended where no record is near enough to the fleet.
 
     Examples:
         submodel advise --fleet 1:0.2,1/4:0.8
         submodel advise --fleet 1/2:0.5,1/8:0.5 --goal devices
         submodel advise examples/mnist.toml --budget bytes --amount 2GB --json
     JSON:
-        fleet, goal, budget, rounds: what was asked
-        measure: what schemes are compared by
-        any_scheme: whether all devices hold all, and any scheme will do
-        recommended, settings, afterwards: the way, its keys, and the command that follows training
-        learning_rates: by setting, what that way was tuned to
-        beats, not_told_apart: ways that it is better than, and ways that it may not be
-        sureness, limits: how sure that is, and where records do not reach
+        fleet, goal, budget, rounds: the question
+        measure: the measure by which schemes are compared
+        any_scheme: whether all devices hold the whole model, so that any scheme will do
+        recommended, settings, afterwards: the method, its keys, and a command to run after training
+        learning_rates: by setting, the tuned learning rate of that method
+        beats, not_told_apart: methods that are worse, and methods with no known difference
+        sureness, limits: the uncertainty of the answer, and the cases without records
         evidence: every contrast with its difference, interval, p-value and verdict
     """
     from submodel.config import read
@@ -71,7 +74,7 @@ def advise_command(
     if (fleet is None) == (config is None and not settings):
         raise ConfigError("give a configuration, or --fleet 1:0.2,1/4:0.8, and not both")
     if amount is not None and budget is None:
-        raise ConfigError("--amount: say of what, as --budget rounds")
+        raise ConfigError("--amount: needs the kind of budget, such as --budget rounds")
     if fleet is not None:
         case = Case(parse_fleet(fleet), goal, budget, _rounds_of(None, budget, amount))
     else:
@@ -91,19 +94,17 @@ def advise_command(
 
 
 def _rounds_of(config: Config | None, budget: BudgetKind | None, amount: str | None) -> int | None:
-    """How many rounds a budget is, where that can be told."""
+    """Return the number of rounds of a budget, or None if it is unknown."""
     if budget is BudgetKind.ROUNDS:
         if amount is not None:
             return parse_amount(amount)
         if config is None:
-            raise ConfigError("--budget rounds: give their number as --amount")
+            raise ConfigError("--budget rounds: give the number of rounds as --amount")
         return config.train.rounds
     if budget is None or amount is None:
         return None
     if config is None:
-        raise ConfigError(
-            f"--amount: how many rounds these {budget.value} are follows from a CONFIG.toml"
-        )
+        raise ConfigError(f"--amount: to convert {budget.value} to rounds, give a CONFIG.toml")
     from submodel.comparison import rounds_within
     from submodel.config import prepare
 

@@ -1,4 +1,4 @@
-"""The paper's experiments and the questions to converged runs, run again or redrawn."""
+"""The command `submodel reproduce`: experiments of the paper and questions to converged runs."""
 
 from __future__ import annotations
 
@@ -21,39 +21,40 @@ def reproduce_command(
             metavar="NAME",
         ),
     ],
-    scale: Annotated[Scale, typer.Option(help="How much of it.")] = Scale.SMALL,
+    scale: Annotated[Scale, typer.Option(help="Size of the models and runs.")] = Scale.SMALL,
     seeds: Annotated[
         int | None,
-        typer.Option(
-            help="Runs of each variant (default: 3; smoke: 1; converged: 3 or 10).", min=1
-        ),
+        typer.Option(help="Seeds of each arm (default: 3; smoke: 1; converged: 3 or 10).", min=1),
     ] = None,
     jobs: Annotated[
-        int | None, typer.Option(help="Runs at a time (default: one per core).", min=1)
+        int | None, typer.Option(help="Number of parallel runs (default: one per core).", min=1)
     ] = None,
     datasets: Annotated[
-        str | None, typer.Option(help="As cifar10,cifar100; default: what the scale has.")
+        str | None, typer.Option(help="Datasets, such as cifar10,cifar100 (default: by scale).")
     ] = None,
     split: Annotated[Split, typer.Option(help="How the clients' data differ.")] = Split.LABELS,
-    out: Annotated[Path | None, typer.Option(help="Where everything goes.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Output folder.")] = None,
     records: Annotated[
         Path | None, typer.Option(help="Redraw from this folder of records; trains nothing.")
     ] = None,
     keep: Annotated[
         Path | None,
         typer.Option(
-            help="Of --scale converged: a folder of records of earlier runs; their seeds are not "
-            "run again, new ones are added as they end."
+            help="For --scale converged: folder of records of earlier runs; their seeds are not "
+            "run again, and new runs are added as they end."
         ),
     ] = None,
     plan: Annotated[
-        bool, typer.Option("--plan", help="Of --scale converged: say what it takes and can show.")
+        bool,
+        typer.Option(
+            "--plan", help="For --scale converged: print the cost and statistical power, then exit."
+        ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run the paper's experiments and say what holds.
+    """Run the experiments of the paper and judge its statements.
 
-    The same command goes on where it was stopped.
+    The same command resumes a stopped campaign.
 
     Examples:
         submodel reproduce all --scale smoke
@@ -61,10 +62,10 @@ def reproduce_command(
         submodel reproduce all --scale converged --plan
         submodel reproduce heterofl --records results/small --json
     JSON:
-        scale: how much of it
-        experiments: each with its name, title, page and claims: what is claimed, in which setting,
-            the differences seed by seed in its favour, their interval, p-value and verdict
-        overview: of several questions of --scale converged, the page with all their claims
+        scale: the scale of the experiments
+        experiments: each with its name, title, page and claims: the statement, its setting, the
+            differences seed by seed in its favour, their interval, p-value and verdict
+        overview: for several questions of --scale converged, the page with all their contrasts
         plan: with --plan instead of experiments, the lines of the plan
     """
     from submodel.comparison import ArmRecord, Runner
@@ -80,7 +81,7 @@ def reproduce_command(
         return
     if plan or keep is not None:
         option = "--plan" if plan else "--keep"
-        raise ConfigError(f"{option}: goes with --scale converged")
+        raise ConfigError(f"{option}: needs --scale converged")
     if name != "all" and name not in EXPERIMENTS:
         raise ConfigError(f"{name!r} is not one of {', '.join(EXPERIMENTS)}, all")
     count = seeds or (1 if scale is Scale.SMOKE else 3)
@@ -91,36 +92,34 @@ def reproduce_command(
     ):
         raise ConfigError(f"--datasets: {unknown[0]!r} has no experiments")
     experiments = [e for e in EXPERIMENTS.values() if name in (e.name, "all")]
-    variants_by_experiment = {e.name: e.variants(scale, dataset_names, split) for e in experiments}
-    variants = list(dict.fromkeys(v for group in variants_by_experiment.values() for v in group))
+    arms_by_experiment = {e.name: e.arms(scale, dataset_names, split) for e in experiments}
+    arms = list(dict.fromkeys(v for group in arms_by_experiment.values() for v in group))
     make_folder(folder)
     if records is None:
-        configs = {
-            v.slug: [parse(v.settings(scale, seed)) for seed in range(count)] for v in variants
-        }
+        configs = {v.slug: [parse(v.settings(scale, seed)) for seed in range(count)] for v in arms}
         try:
             runner = Runner(folder, jobs or os.cpu_count() or 1, talk(as_json))
-            variant_records = runner.run(configs)
+            arm_records = runner.run(configs)
         except Interruption as stop:
             talk(as_json).print(str(stop), soft_wrap=True)
             raise typer.Exit(130) from None
-        for record in variant_records:
+        for record in arm_records:
             record.write(folder / "records" / f"{record.slug}.json")
     else:
-        variant_records = [ArmRecord.read(records / f"{variant.slug}.json") for variant in variants]
-    by_variant = dict(zip(variants, variant_records, strict=True))
+        arm_records = [ArmRecord.read(records / f"{arm.slug}.json") for arm in arms]
+    by_arm = dict(zip(arms, arm_records, strict=True))
     command = f"submodel reproduce {name} --scale {scale.value} --seeds {count}"
     command += "" if split is Split.LABELS else f" --split {split.value}"
     answers = []
     for experiment in experiments:
-        own_records = {v: by_variant[v] for v in variants_by_experiment[experiment.name]}
+        own_records = {v: by_arm[v] for v in arms_by_experiment[experiment.name]}
         page = report.write_experiment(experiment, own_records, command, folder)
         if as_json:
-            claims = report.plain_claims(experiment, own_records)
+            contrasts = report.plain_contrasts(experiment, own_records)
             about = {"name": experiment.name, "title": experiment.title, "page": page}
-            answers.append({**about, "claims": claims})
+            answers.append({**about, "claims": contrasts})
             continue
-        console.print(report.claims_table(experiment, own_records))
+        console.print(report.contrast_table(experiment, own_records))
         print(page)
     if as_json:
         print_json({"scale": scale.value, "experiments": answers})
@@ -136,7 +135,7 @@ def _reproduce_converged(
     plan: bool,
     as_json: bool,
 ) -> None:
-    """Answer some questions, or say what that would take."""
+    """Answer some questions, or print the plan for them."""
     from submodel.comparison import Runner
     from submodel.drawing import text_table
     from submodel.runs import Interruption
@@ -148,7 +147,7 @@ def _reproduce_converged(
         spread_over_seeds,
         words_of_rest,
     )
-    from submodel_lab.converged.claims import claims_of, write_claims
+    from submodel_lab.converged.contrasts import contrast_outcomes, write_contrasts
     from submodel_lab.converged.questions import QUESTIONS
 
     names = list(QUESTIONS) if name == "all" else name.split(",")
@@ -159,10 +158,10 @@ def _reproduce_converged(
         )
     questions = [QUESTIONS[n] for n in names]
     if records is not None and keep is not None:
-        raise ConfigError("--keep: goes with runs; --records trains nothing")
+        raise ConfigError("--keep: cannot be used with --records, which trains nothing")
     if plan:
         if records is not None:
-            read_results(list(QUESTIONS.values()), records)  # says so where there are none
+            read_results(list(QUESTIONS.values()), records)  # raises an error if there are none
         earlier = keep if records is None else records
         all_questions = list(QUESTIONS.values())
         deviations = {} if earlier is None else spread_over_seeds(all_questions, earlier)
@@ -184,7 +183,7 @@ def _reproduce_converged(
                 records,
                 seeds,
             )
-        except (Interruption, SubmodelError) as error:  # what there is is reported all the same
+        except (Interruption, SubmodelError) as error:  # existing results are still reported
             stop = error
     try:
         results, tables = read_results(questions, records)
@@ -196,7 +195,7 @@ def _reproduce_converged(
     command += "" if seeds is None else f" --seeds {seeds}"
     answers = []
     for question in questions if results else ():
-        own_tables = [t for candidate in question.candidates for t in tables.get(candidate, [])]
+        own_tables = [t for arm in question.arms for t in tables.get(arm, [])]
         page = report.write_question(question, results, own_tables, command, folder)
         if as_json:
             contrasts = report.plain_answers(question, results)
@@ -210,7 +209,7 @@ def _reproduce_converged(
         print(page)
     overview = None
     if results and len(questions) > 1:
-        overview = write_claims(claims_of(questions, results), folder)
+        overview = write_contrasts(contrast_outcomes(questions, results), folder)
         if not as_json:
             print(overview)
     if isinstance(stop, Interruption):

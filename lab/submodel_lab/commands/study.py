@@ -1,4 +1,4 @@
-"""The theory lab's studies."""
+"""The command `submodel study`: measure the statements of theorems."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rich.table import Table
 
 from submodel.cli import AsJson, console, make_folder, print_json, talk
 from submodel.core import ConfigError
-from submodel_lab.theory.studies import STUDIES, StudyOffer
+from submodel_lab.theory.studies import STUDIES, StudyEntry
 
 if TYPE_CHECKING:
     from submodel_lab.theory.results import Study
@@ -24,33 +24,33 @@ StudyName = StrEnum("StudyName", [*STUDIES, "all"])  # type: ignore[misc]
 
 
 def study_command(
-    name: Annotated[StudyName, typer.Argument(help="Which theorems to look at; all: all of them.")],
+    name: Annotated[StudyName, typer.Argument(help="Study to run, or all.")],
     settings: Annotated[
         list[str] | None,
         typer.Option(
             "--set",
             metavar="KEY=VALUE",
-            help="A setting of the study, as clients=8; repeatable. A wrong name lists them all.",
+            help="Setting of the study, such as clients=8; repeatable. A wrong name lists all.",
         ),
     ] = None,
     trials: Annotated[int | None, typer.Option(help="Short for --set trials=...")] = None,
     seed: Annotated[int | None, typer.Option(help="Short for --set seed=...")] = None,
     capacities: Annotated[
-        str | None, typer.Option(help="As 1,0.5; short for --set capacities=...")
+        str | None, typer.Option(help="Such as 1,0.5; short for --set capacities=...")
     ] = None,
     problem: Annotated[
         str | None,
         typer.Option(help="For `study problem`: file.py:make, or .npz with A, b or x, y."),
     ] = None,
     trial_values: Annotated[
-        bool, typer.Option("--trial-values", help="Write the value of every trial, too.")
+        bool, typer.Option("--trial-values", help="Also write the value of every trial.")
     ] = False,
-    out: Annotated[Path | None, typer.Option(help="Where CSV, JSON and PNG go.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Output folder for CSV, JSON and PNG.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure what theorems say: tables, a figure, CSV and JSON.
+    """Measure the statements of theorems: tables, a figure, CSV and JSON.
 
-    Fails with exit status 1 where trials disagree with an exact value: then the lab is wrong.
+    The exit status is 1 if trials disagree with an exact value: then the lab is wrong.
 
     Examples:
         submodel study residual
@@ -58,8 +58,8 @@ def study_command(
         submodel study problem --problem mine.npz --out runs/mine --json
     JSON:
         studies: each with its settings, claims and verdicts, notes, failures and rows of numbers
-        failures: where trials disagree with an exact value; empty if nowhere
-        files: all that was written
+        failures: disagreements of trials with exact values; empty if there are none
+        files: the written files
     """
     short = {"trials": trials, "seed": seed, "capacities": capacities, "problem": problem}
     short_settings = {key: f"{key}={value}" for key, value in short.items() if value is not None}
@@ -89,7 +89,9 @@ def study_command(
         from submodel_lab.theory.results import write_csv  # scipy and scikit-learn come with it
 
         files.append(folder / "statements.csv")
-        write_csv(files[-1], [{"study": s.name, **c.as_dict()} for s in studies for c in s.claims])
+        write_csv(
+            files[-1], [{"study": s.name, **c.as_dict()} for s in studies for c in s.statements]
+        )
         if not as_json:
             console.print(_summary(studies))
     failures = [line for study in studies for line in study.failures()]
@@ -112,18 +114,18 @@ def _show(study: Study) -> None:
 
 
 def _summary(studies: Iterable[Study]) -> Table:
-    """Statement, parameter, study, verdicts: a line for everything that was judged."""
+    """Build a table of verdicts with a line for each statement and parameter."""
     from submodel_lab.theory.results import summarise  # scipy and scikit-learn come with it
 
-    table = Table("statement", "in", "study", "verdicts", title="what was judged")
+    table = Table("statement", "in", "study", "verdicts", title="verdicts")
     for study in studies:
-        for (source, parameter), counts in summarise(study.claims).items():
+        for (source, parameter), counts in summarise(study.statements).items():
             words = ", ".join(f"{count} x {verdict}" for verdict, count in counts.items())
             table.add_row(source, parameter, study.name, words)
     return table
 
 
-def _run(offer: StudyOffer, settings: Any, notes: Console) -> Study:
+def _run(entry: StudyEntry, settings: Any, notes: Console) -> Study:
     columns = (TextColumn("measuring"), BarColumn(), TimeRemainingColumn())
     with Progress(*columns, console=notes, transient=True) as progress:
         task = progress.add_task("", total=None)
@@ -131,16 +133,18 @@ def _run(offer: StudyOffer, settings: Any, notes: Console) -> Study:
         def on_progress(steps: int, total: int) -> None:
             progress.update(task, completed=steps, total=total)
 
-        return offer.run(settings, on_progress)
+        return entry.run(settings, on_progress)
 
 
 def _replace_settings(defaults: Any, texts: list[str]) -> Any:
-    """The defaults with KEY=VALUE replaced, each read as its default's kind."""
+    """Replace defaults by KEY=VALUE texts, each parsed with the type of its default."""
     default_values = {f.name: getattr(defaults, f.name) for f in fields(defaults)}
     for text in texts:
         key, sign, value = text.partition("=")
         if not sign or key not in default_values:
-            raise ConfigError(f"{text!r}: settings are {', '.join(default_values)}, as KEY=VALUE")
+            raise ConfigError(
+                f"{text!r}: settings are {', '.join(default_values)}, in the form KEY=VALUE"
+            )
         default = default_values[key]
         try:
             if isinstance(default, tuple):

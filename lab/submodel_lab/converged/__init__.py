@@ -1,1 +1,1 @@
-"""Training to the end: when a curve is flat, rates chosen on held-out data, the questions asked."""
+"""Converged runs: arms, tuned learning rates, questions and their answers."""

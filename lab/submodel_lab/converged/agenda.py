@@ -1,4 +1,4 @@
-"""The whole plan: what is run for some questions, in which order, what it takes and can show."""
+"""The plan of converged runs: order, cost and statistical power."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from statistics import median
 from submodel.comparison import LEAST_SEEDS, LEVEL, ArmRecord, Runner, put_together, spread
 from submodel.core import SubmodelError, needs_extra
 from submodel.drawing import markdown_table
-from submodel_lab.converged.candidates import SETTINGS, Candidate, Contender
+from submodel_lab.converged.arms import SETTINGS, ConvergedArm, RunSpec
 from submodel_lab.converged.converge import (
     Outlook,
     RateTable,
@@ -24,11 +24,11 @@ from submodel_lab.converged.converge import (
 from submodel_lab.converged.questions import OpenQuestion
 
 POWER = 0.8
-"""The chance that a difference is found, if it is there."""
+"""Required probability of finding an existing difference."""
 _MOST_SEEDS = 1000
 ONE_POINT = 0.01
 COST_HEADINGS = (
-    *("question", "setting", "ways", "seeds", "runs", "rounds each", "core-seconds a round"),
+    *("question", "setting", "arms", "seeds", "runs", "rounds each", "core-seconds a round"),
     *("core-hours: rates", "with runs, at least", "at most"),
 )
 POWER_HEADINGS = (
@@ -38,9 +38,10 @@ POWER_HEADINGS = (
 
 
 def power_of_test(seeds: int, difference: float, deviation: float, tests: int = 1) -> float:
-    """The chance that a paired t-test finds a difference of this size.
+    """Return the power of a paired t-test for a difference of this size.
 
-    ``deviation`` is that of differences over seeds. Of several tests it is that of Holm's first.
+    ``deviation`` is the standard deviation of differences over seeds. With several tests, the power
+    is that of Holm's first test.
 
     >>> round(power_of_test(3, 0.01, 0.01), 2), round(power_of_test(10, 0.01, 0.01), 2)
     (0.18, 0.8)
@@ -58,7 +59,7 @@ def power_of_test(seeds: int, difference: float, deviation: float, tests: int = 
 
 
 def seeds_needed(difference: float, deviation: float, tests: int = 1) -> int:
-    """How many seeds find such a difference four times in five.
+    """Return the number of seeds that find a difference with probability `POWER`.
 
     >>> seeds_needed(0.01, 0.007), seeds_needed(0.01, 0.023), seeds_needed(0.01, 0.007, tests=4)
     (7, 44, 9)
@@ -70,10 +71,10 @@ def seeds_needed(difference: float, deviation: float, tests: int = 1) -> int:
 
 
 def typical_deviation(records: Sequence[ArmRecord], measure: str = "accuracy") -> float | None:
-    """The median over all pairs of ways of how much their difference varies over seeds.
+    """Return the median over pairs of arms of the deviation of their difference over seeds.
 
     Returns:
-        None where no pair has enough seeds in common.
+        The median, or None if no pair has enough seeds in common.
     """
     deviations = [
         spread(differences)[1]
@@ -83,30 +84,31 @@ def typical_deviation(records: Sequence[ArmRecord], measure: str = "accuracy") -
     return median(deviations) if deviations else None
 
 
-def _blocks(questions: Sequence[OpenQuestion]) -> list[list[Candidate]]:
-    """For each question its candidates that no question before it has."""
-    earlier: set[Candidate] = set()
+def _blocks(questions: Sequence[OpenQuestion]) -> list[list[ConvergedArm]]:
+    """List the arms of each question that no earlier question has."""
+    earlier: set[ConvergedArm] = set()
     blocks = []
     for question in questions:
-        block = [candidate for candidate in question.candidates if candidate not in earlier]
+        block = [arm for arm in question.arms if arm not in earlier]
         earlier.update(block)
         blocks.append(block)
     return blocks
 
 
-def contenders_of(block: Sequence[Candidate], seeds: int | None = None) -> list[Contender]:
-    """All that has to be run for some candidates, with so many seeds or those of each setting."""
-    return [contender for candidate in block for contender in candidate.contenders(seeds)]
+def specs_of(block: Sequence[ConvergedArm], seeds: int | None = None) -> list[RunSpec]:
+    """List the runs of some arms, with a number of seeds or the seeds of each setting."""
+    return [spec for arm in block for spec in arm.specs(seeds)]
 
 
 def run_agenda(
     runner: Runner, questions: Sequence[OpenQuestion], records: Path, seeds: int | None = None
 ) -> None:
-    """Run all that the questions need, question by question, of each the cheaper settings first.
+    """Run all arms of the questions, question by question, cheaper settings first.
 
-    In a setting, rates come first, then runs seed by seed: what is stopped has answers to show.
+    In a setting, rates are tried first, then runs go seed by seed, so that a stopped campaign has
+    preliminary answers.
     """
-    blocks = [contenders_of(block, seeds) for block in _blocks(questions)]
+    blocks = [specs_of(block, seeds) for block in _blocks(questions)]
     seconds = [seconds_left(block, records) for block in blocks]
     outlook = Outlook(sum(seconds), runner.console)
     for place, block in enumerate(blocks):
@@ -122,28 +124,28 @@ def run_agenda(
             converge(runner, group, records, outlook)
 
 
-def _by_effort(block: Sequence[Contender]) -> list[list[Contender]]:
-    """The contenders of each setting, cheap settings first."""
-    groups: dict[str, list[Contender]] = {}
-    for contender in block:
-        groups.setdefault(contender.group, []).append(contender)
+def _by_effort(block: Sequence[RunSpec]) -> list[list[RunSpec]]:
+    """Group run specs by setting, cheap settings first."""
+    groups: dict[str, list[RunSpec]] = {}
+    for spec in block:
+        groups.setdefault(spec.group, []).append(spec)
     return sorted(groups.values(), key=lambda group: sum(c.least_seconds for c in group))
 
 
 def words_of_rest(questions: Sequence[OpenQuestion], records: Path, seeds: int | None) -> str:
-    """What is left to run beyond some records."""
-    contenders = [c for block in _blocks(questions) for c in contenders_of(block, seeds)]
-    missing = sum(len(missing_seeds(c, read_earlier(c, records))) for c in contenders)
-    hours = seconds_left(contenders, records) / 3600
+    """Describe the runs that are missing in some records."""
+    specs = [c for block in _blocks(questions) for c in specs_of(block, seeds)]
+    missing = sum(len(missing_seeds(c, read_earlier(c, records))) for c in specs)
+    hours = seconds_left(specs, records) / 3600
     return f"Beyond the records in {records}: {missing} runs, at least {hours:.1f} core-hours."
 
 
 def read_results(
     questions: Sequence[OpenQuestion], records: Path
-) -> tuple[dict[Candidate, ArmRecord], dict[Candidate, list[RateTable]]]:
-    """What is recorded of the questions' candidates, and their tables of learning rates.
+) -> tuple[dict[ConvergedArm, ArmRecord], dict[ConvergedArm, list[RateTable]]]:
+    """Read the records of the questions' arms and their tables of learning rates.
 
-    Raises `SubmodelError` where that is nothing.
+    Raises `SubmodelError` if there are none.
     """
     results, tables = read_available(questions, records)
     if not results:
@@ -153,53 +155,53 @@ def read_results(
 
 def read_available(
     questions: Sequence[OpenQuestion], records: Path
-) -> tuple[dict[Candidate, ArmRecord], dict[Candidate, list[RateTable]]]:
-    """As `read_results`, but there need be none."""
-    results: dict[Candidate, ArmRecord] = {}
-    tables: dict[Candidate, list[RateTable]] = {}
-    for candidate in (candidate for block in _blocks(questions) for candidate in block):
-        slugs = list(candidate.members.values()) or [candidate.slug]
-        tables[candidate] = [t for slug in slugs if (t := read_rates(records, slug)) is not None]
+) -> tuple[dict[ConvergedArm, ArmRecord], dict[ConvergedArm, list[RateTable]]]:
+    """Read records like `read_results`, but accept that there are none."""
+    results: dict[ConvergedArm, ArmRecord] = {}
+    tables: dict[ConvergedArm, list[RateTable]] = {}
+    for arm in (arm for block in _blocks(questions) for arm in block):
+        slugs = list(arm.members.values()) or [arm.slug]
+        tables[arm] = [t for slug in slugs if (t := read_rates(records, slug)) is not None]
         if not all((records / f"{slug}.json").is_file() for slug in slugs):
             continue
         parts = [ArmRecord.read(records / f"{slug}.json") for slug in slugs]
-        if candidate.members:
-            whole = put_together(candidate.slug, dict(zip(candidate.members, parts, strict=True)))
+        if arm.members:
+            whole = put_together(arm.slug, dict(zip(arm.members, parts, strict=True)))
             if whole.runs:
-                results[candidate] = whole
+                results[arm] = whole
         else:
-            results[candidate] = parts[0]
+            results[arm] = parts[0]
     return results, tables
 
 
 def spread_over_seeds(questions: Sequence[OpenQuestion], records: Path) -> dict[str, float]:
-    """By setting, how much differences vary over seeds, where records can tell."""
+    """Return the recorded deviation of differences over seeds, by setting."""
     by_setting: dict[str, list[ArmRecord]] = {}
-    for candidate, record in read_available(questions, records)[0].items():
-        by_setting.setdefault(candidate.setting, []).append(record)
-    deviations = {setting: typical_deviation(ways) for setting, ways in by_setting.items()}
+    for arm, record in read_available(questions, records)[0].items():
+        by_setting.setdefault(arm.setting, []).append(record)
+    deviations = {setting: typical_deviation(methods) for setting, methods in by_setting.items()}
     return {setting: value for setting, value in deviations.items() if value is not None}
 
 
 def budget_rows(questions: Sequence[OpenQuestion], seeds: int | None = None) -> list[list[str]]:
-    """What is run for every question that no question before it needs, setting by setting."""
+    """Tabulate the runs and cost that each question adds, setting by setting."""
     rows, totals, runs = [], [0.0, 0.0, 0.0], 0
     for question, block in zip(questions, _blocks(questions), strict=True):
-        for name in dict.fromkeys(candidate.setting for candidate in block):
+        for name in dict.fromkeys(arm.setting for arm in block):
             setting = SETTINGS[name]
-            group = [candidate for candidate in block if candidate.setting == name]
-            contenders = contenders_of(group, seeds)
-            hours = _hours(contenders)
+            group = [arm for arm in block if arm.setting == name]
+            specs = specs_of(group, seeds)
+            hours = _hours(specs)
             totals = [total + one for total, one in zip(totals, hours, strict=True)]
-            count = sum(len(contender.seeds) for contender in contenders)
+            count = sum(len(spec.seeds) for spec in specs)
             runs += count
-            least = min(contender.course.shortest for contender in contenders)
-            most = max(contender.course.longest for contender in contenders)
+            least = min(spec.course.shortest for spec in specs)
+            most = max(spec.course.longest for spec in specs)
             rows.append(
                 [
                     question.name,
                     setting.title,
-                    ", ".join(candidate.way for candidate in group),
+                    ", ".join(arm.method for arm in group),
                     f"{seeds or setting.seeds}",
                     f"{count}",
                     f"{least}" if least == most else f"{least} to {most}",
@@ -210,19 +212,19 @@ def budget_rows(questions: Sequence[OpenQuestion], seeds: int | None = None) -> 
     return [*rows, ["all", "", "", "", f"{runs}", "", "", *(f"{t:.1f}" for t in totals)]]
 
 
-def _hours(contenders: Sequence[Contender]) -> list[float]:
-    rates = sum(c.tuning_seconds for c in contenders)
-    least = sum(c.least_seconds for c in contenders)
-    most = sum(c.most_seconds for c in contenders)
+def _hours(specs: Sequence[RunSpec]) -> list[float]:
+    rates = sum(c.tuning_seconds for c in specs)
+    least = sum(c.least_seconds for c in specs)
+    most = sum(c.most_seconds for c in specs)
     return [rates / 3600, (rates + least) / 3600, (rates + most) / 3600]
 
 
 def power_rows(
     questions: Sequence[OpenQuestion], deviations: Mapping[str, float], seeds: int | None = None
 ) -> list[list[str]]:
-    """How many seeds a difference of one point takes in every setting, and what ours can find.
+    """Tabulate the statistical power of every setting.
 
-    Deviations over seeds are by setting; where none is given, the setting has one.
+    Deviations over seeds are by setting; the default is the deviation stated in the setting.
     """
     rows = []
     for name in dict.fromkeys(c.setting for block in _blocks(questions) for c in block):
@@ -249,7 +251,7 @@ def power_rows(
 def plan_lines(
     questions: Sequence[OpenQuestion], deviations: Mapping[str, float], seeds: int | None = None
 ) -> list[str]:
-    """The plan as Markdown: what is run, what it takes, what it can show."""
+    """Format the plan as Markdown: runs, cost and statistical power."""
     return [
         *(f"- {q.name}: {q.title}, {len(q.contrasts)} contrasts" for q in questions),
         "",

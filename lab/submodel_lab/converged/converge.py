@@ -1,4 +1,4 @@
-"""Running contenders to the end: learning rates first, then seed by seed; records are kept."""
+"""Converged runs: tune learning rates, run seed by seed, and keep records."""
 
 from __future__ import annotations
 
@@ -28,30 +28,30 @@ from submodel.comparison import (
 )
 from submodel.config import differences, parse
 from submodel.core import ConfigError, SubmodelError, read_typed, write_text
-from submodel_lab.converged.candidates import Contender
+from submodel_lab.converged.arms import RunSpec
 
 TUNING_SEED = 1000
-"""No result is of it."""
+"""Seed of the trials of learning rates; no result uses it."""
 STEPS_BEYOND = 2
-"""How often a grid is extended whose best rate is at its edge."""
-_LAST = 3  # evaluations that are averaged
+"""Number of extensions of a grid whose best rate is at its edge."""
+_LAST = 3  # number of averaged evaluations
 _MOST_BYTES = 2**20  # bytes of a file
-_ELSEWHERE = ("seed", "data.path", "data.source")  # where the same data was found, and which run
+_ELSEWHERE = ("seed", "data.path", "data.source")  # keys that may differ between machines and runs
 
 
 @dataclass(frozen=True)
 class RateTable:
-    """What every rate of a grid came to on the held-out part."""
+    """Held-out score of every rate of a grid."""
 
-    slug: str  # whose rates these are
-    rounds: int  # how many each was tried for
+    slug: str  # name of the runs that use these rates
+    rounds: int  # rounds of each trial
     # (rate, score), the mean of the last evaluations; None: it diverged
     scores: Annotated[Sequence[tuple[float, float | None]], Field(min_length=1)]
-    core_seconds: float | None = None  # what trying them took of a processor; None: not counted
+    core_seconds: float | None = None  # cost of the trials; None: not counted
 
     @property
     def best(self) -> float:
-        """The rate with the best score; of equals the smallest.
+        """Rate with the best score; of equal ones the smallest.
 
         >>> RateTable("a", 10, [(0.1, 0.5), (0.05, 0.5), (0.2, None)]).best
         0.05
@@ -63,12 +63,12 @@ class RateTable:
 
     @property
     def is_at_edge(self) -> bool:
-        """Whether a larger or smaller rate than the grid has might do better still."""
+        """Whether a rate beyond the grid might be better."""
         return self.beyond is not None
 
     @property
     def beyond(self) -> float | None:
-        """The rate to try next, half or twice the best one; None where that is within the grid.
+        """The next rate to try, half or twice the best one; None if the best is inside the grid.
 
         >>> RateTable("a", 10, [(0.02, 0.5), (0.05, 0.4)]).beyond
         0.01
@@ -80,14 +80,14 @@ class RateTable:
         return self.best / 2 if self.best == min(rates) else self.best * 2
 
     def with_scores(self, other: RateTable) -> RateTable:
-        """Its scores and those of rates that were tried later, in order of the rates."""
+        """Return a table with the scores of both, in order of the rates."""
         seconds = [self.core_seconds, other.core_seconds]
         total = None if None in seconds else sum(s for s in seconds if s is not None)
         scores = sorted([*self.scores, *other.scores])
         return RateTable(self.slug, self.rounds, scores, total)
 
     def write(self, folder: Path) -> None:
-        """Keep it beside the records."""
+        """Write the table beside the records."""
         path = folder / f"{self.slug}{RATES_ENDING}"
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, json.dumps(asdict(self), indent=1) + "\n")
@@ -97,7 +97,7 @@ _TABLE = TypeAdapter(RateTable)
 
 
 def is_extended(rates: Sequence[float], grid: Sequence[float]) -> bool:
-    """Whether some rates are a grid and what was tried beyond its edges, if anything was.
+    """Return whether some rates are a grid with at most `STEPS_BEYOND` extensions at its edges.
 
     >>> is_extended([0.01, 0.02, 0.05], [0.02, 0.05]), is_extended([0.02, 0.05, 0.5], [0.02, 0.05])
     (True, False)
@@ -110,7 +110,7 @@ def is_extended(rates: Sequence[float], grid: Sequence[float]) -> bool:
 
 
 def read_rates(folder: Path, slug: str) -> RateTable | None:
-    """The table that was kept of a name; None where there is none."""
+    """Read a table of rates; None if there is none."""
     path = folder / f"{slug}{RATES_ENDING}"
     if not path.is_file():
         return None
@@ -118,7 +118,7 @@ def read_rates(folder: Path, slug: str) -> RateTable | None:
 
 
 def rate_table(slug: str, jobs: Mapping[float, Job]) -> RateTable:
-    """What the runs of a grid came to."""
+    """Make the table of rates from the runs of a grid."""
     scores = [(rate, _held_out_score(job)) for rate, job in jobs.items()]
     rounds = max(job.config.train.rounds for job in jobs.values())
     return RateTable(slug, rounds, scores, sum_known(job.effort for job in jobs.values()))
@@ -132,38 +132,38 @@ def _held_out_score(job: Job) -> float | None:
     return score if math.isfinite(score) else None
 
 
-def read_earlier(contender: Contender, records: Path) -> ArmRecord | None:
-    """The runs that a contender has already; None where there are none.
+def read_earlier(spec: RunSpec, records: Path) -> ArmRecord | None:
+    """Read the recorded runs of a spec; None if there are none.
 
-    Raises `SubmodelError` where they were runs of something else.
+    Raises `SubmodelError` if they are runs of another configuration.
     """
-    path = records / f"{contender.slug}.json"
+    path = records / f"{spec.slug}.json"
     if not path.is_file():
         return None
     record = ArmRecord.read(path)
-    table = read_earlier_rates(contender, records)
-    if reason := _misfit(contender, record, None if table is None else table.best):
+    table = read_earlier_rates(spec, records)
+    if reason := _misfit(spec, record, None if table is None else table.best):
         raise SubmodelError(
-            f"{path} is of another configuration ({reason}): give another folder, or take it away"
+            f"{path} is of another configuration ({reason}): give another folder, or remove it"
         )
     return record
 
 
-def read_earlier_rates(contender: Contender, records: Path) -> RateTable | None:
-    """The rates that were tried for a contender already; None where none were.
+def read_earlier_rates(spec: RunSpec, records: Path) -> RateTable | None:
+    """Read the tried rates of a spec; None if there are none.
 
-    Raises `SubmodelError` where it was another grid; it may be longer at its ends.
+    Raises `SubmodelError` if they are of another grid; the grid may have been extended.
     """
-    table = read_rates(records, contender.slug)
-    if table is None or not contender.rates:
+    table = read_rates(records, spec.slug)
+    if table is None or not spec.rates:
         return None
     then = table.rounds, sorted(rate for rate, _ in table.scores)
-    now = contender.tuning_rounds, sorted(contender.rates)
+    now = spec.tuning_rounds, sorted(spec.rates)
     if then[0] != now[0] or not is_extended(then[1], now[1]):
         raise SubmodelError(
-            f"{records / f'{contender.slug}{RATES_ENDING}'} is of another grid "
+            f"{records / f'{spec.slug}{RATES_ENDING}'} is of another grid "
             f"({_describe_grid(*then)} then, {_describe_grid(*now)} now): "
-            "give another folder, or take it away"
+            "give another folder, or remove it"
         )
     return table
 
@@ -172,31 +172,31 @@ def _describe_grid(rounds: int, rates: Sequence[float]) -> str:
     return f"{', '.join(f'{rate:g}' for rate in rates)} for {rounds} rounds"
 
 
-def _misfit(contender: Contender, record: ArmRecord, rate: float | None) -> str:
-    """Why a record is not one of this contender; empty if it is."""
+def _misfit(spec: RunSpec, record: ArmRecord, rate: float | None) -> str:
+    """Return the reason why a record does not fit a spec, or an empty text."""
     try:
         then = parse(record.config)
     except ConfigError as error:
         return error.problems[0]
-    if rate is None and contender.rates:
-        rate = then.local.lr  # whatever grid it came from
-    now = parse(portable(contender.course.begin(contender.config_at(then.seed, rate))))
-    for key, (old, new) in differences(contender.course.begin(then), now).items():
+    if rate is None and spec.rates:
+        rate = then.local.lr  # from any grid
+    now = parse(portable(spec.course.begin(spec.config_at(then.seed, rate))))
+    for key, (old, new) in differences(spec.course.begin(then), now).items():
         if key not in _ELSEWHERE and not key.startswith("engine."):
             return f"{key}: {old} then, {new} now"
-    if not contender.course.ends_with(then):
+    if not spec.course.ends_with(then):
         return f"train.rounds: {then.train.rounds}, where no run of this course ends"
     return ""
 
 
-def missing_seeds(contender: Contender, record: ArmRecord | None) -> list[int]:
-    """The seeds that have not been run."""
+def missing_seeds(spec: RunSpec, record: ArmRecord | None) -> list[int]:
+    """List the seeds without a recorded run."""
     seeds_there = set() if record is None else {run.seed for run in record.runs}
-    return [seed for seed in contender.seeds if seed not in seeds_there]
+    return [seed for seed in spec.seeds if seed not in seeds_there]
 
 
 def with_runs(record: ArmRecord | None, new: ArmRecord) -> ArmRecord:
-    """Earlier and new runs of a contender in one record, in order of their seeds."""
+    """Merge earlier and new runs into one record, in order of their seeds."""
     runs: dict[int, SeedRun] = {} if record is None else {run.seed: run for run in record.runs}
     runs |= {run.seed: run for run in new.runs}
     config = new.config if record is None else record.config
@@ -205,38 +205,39 @@ def with_runs(record: ArmRecord | None, new: ArmRecord) -> ArmRecord:
 
 @dataclass
 class Outlook:
-    """What is left of a plan, in core-seconds as planned, and how long that takes at this pace."""
+    """Progress of a plan in core-seconds, with an estimate of the remaining time."""
 
-    planned: float  # what is left at the beginning, if every run is flat as soon as anybody asks
-    console: Console  # where it is told
-    clock: Callable[[], float] = time.monotonic  # seconds, from any beginning
+    planned: float  # core-seconds at the start, if every run is flat at the first test
+    console: Console
+    clock: Callable[[], float] = time.monotonic
     seconds_done: float = 0.0
     begin: float = field(init=False)
 
     def __post_init__(self) -> None:
-        """It begins now."""
+        """Start the clock."""
         self.begin = self.clock()
 
     def add(self, job: Job) -> None:
-        """A run that was not planned at the beginning."""
+        """Add a run that was not planned at the start."""
         self.planned += _seconds(job)
 
     def leave_out(self, job: Job) -> None:
-        """A run that was finished before."""
+        """Remove a run that was finished before."""
         self.planned -= _seconds(job)
 
-    def book(self, job: Job) -> None:
-        """A run has just ended: tell what is left."""
+    def record(self, job: Job) -> None:
+        """Record a finished run and print the progress."""
         self.seconds_done += _seconds(job)
-        self.console.print(f"{job.folder.path.parent.name}, seed {job.config.seed}: {self.tell()}")
+        name = f"{job.folder.path.parent.name}, seed {job.config.seed}"
+        self.console.print(f"{name}: {self.describe()}")
 
     def beyond(self, jobs: Sequence[Job]) -> float:
-        """What is left of the plan after some jobs, in core-seconds."""
+        """Return the remaining core-seconds of the plan after some jobs."""
         next_seconds = sum(_seconds(job) for job in jobs if not job.is_finished)
         return max(0.0, self.planned - self.seconds_done - next_seconds)
 
-    def tell(self) -> str:
-        """How far the plan is, in words."""
+    def describe(self) -> str:
+        """Describe the progress of the plan."""
         rest = max(0.0, self.planned - self.seconds_done)
         text = f"{self.seconds_done / 3600:.2f} of at least {self.planned / 3600:.2f} core-hours"
         if not self.seconds_done:
@@ -249,28 +250,28 @@ def _seconds(job: Job) -> float:
     return job.rounds_expected(0) * job.seconds
 
 
-def seconds_left(contenders: Sequence[Contender], records: Path) -> float:
-    """What contenders take at least, beyond what is recorded, in core-seconds."""
+def seconds_left(specs: Sequence[RunSpec], records: Path) -> float:
+    """Return the least core-seconds of the runs that are not recorded."""
     seconds = 0.0
-    for contender in contenders:
-        count = len(missing_seeds(contender, read_earlier(contender, records)))
-        seconds += count * contender.course.shortest * contender.seconds
-        if count and read_earlier_rates(contender, records) is None:
-            seconds += contender.tuning_seconds
+    for spec in specs:
+        count = len(missing_seeds(spec, read_earlier(spec, records)))
+        seconds += count * spec.course.shortest * spec.seconds
+        if count and read_earlier_rates(spec, records) is None:
+            seconds += spec.tuning_seconds
     return seconds
 
 
 def converge(
-    runner: Runner, contenders: Sequence[Contender], records: Path, outlook: Outlook | None = None
+    runner: Runner, specs: Sequence[RunSpec], records: Path, outlook: Outlook | None = None
 ) -> dict[str, ArmRecord]:
-    """Choose rates and run everything; what is recorded already is not run again.
+    """Choose rates and run all seeds that are not recorded.
 
-    Each seed goes through all contenders, in their order. A run that ends is added to the records
-    at once. Without an outlook these contenders are the whole plan. Returns records by slug.
+    Each seed goes through all specs, in their order. A finished run is added to the records at
+    once. Without an outlook these specs are the whole plan. Returns records by slug.
     """
-    outlook = outlook or Outlook(seconds_left(contenders, records), runner.console)
-    seeds = {c.slug: missing_seeds(c, read_earlier(c, records)) for c in contenders}
-    waiting = [contender for contender in contenders if seeds[contender.slug]]
+    outlook = outlook or Outlook(seconds_left(specs, records), runner.console)
+    seeds = {c.slug: missing_seeds(c, read_earlier(c, records)) for c in specs}
+    waiting = [spec for spec in specs if seeds[spec.slug]]
     rates = choose_rates(runner, waiting, records, outlook)
     jobs: dict[str, list[Job]] = {
         c.slug: [
@@ -285,7 +286,7 @@ def converge(
         ]
         for c in waiting
     }
-    owners = {job.folder.path: contender for contender in waiting for job in jobs[contender.slug]}
+    owners = {job.folder.path: spec for spec in waiting for job in jobs[spec.slug]}
     by_seed = sorted(
         (job for own_jobs in jobs.values() for job in own_jobs), key=attrgetter("config.seed")
     )
@@ -294,24 +295,24 @@ def converge(
             keep_run(owners[job.folder.path], job, records)
             outlook.leave_out(job)
 
-    def keep_and_tell(job: Job) -> None:
+    def keep_and_report(job: Job) -> None:
         keep_run(owners[job.folder.path], job, records)
-        outlook.book(job)
+        outlook.record(job)
 
     runner.run_jobs(
         by_seed,
-        when_ended=keep_and_tell,
+        when_ended=keep_and_report,
         work_before=outlook.seconds_done,
         work_beyond=outlook.beyond(by_seed),
     )
-    results = {c.slug: read_earlier(c, records) for c in contenders}
+    results = {c.slug: read_earlier(c, records) for c in specs}
     return {slug: record for slug, record in results.items() if record is not None}
 
 
-def keep_run(contender: Contender, job: Job, records: Path) -> None:
-    """Add a finished run to the record of its contender."""
-    record = ArmRecord.of(contender.slug, [job.folder])
-    is_flat = contender.course.was_flat(job.folder.config(), job.folder.metrics())
+def keep_run(spec: RunSpec, job: Job, records: Path) -> None:
+    """Add a finished run to the records."""
+    record = ArmRecord.of(spec.slug, [job.folder])
+    is_flat = spec.course.was_flat(job.folder.config(), job.folder.metrics())
     effort = job.effort.read()
     new = replace(
         record,
@@ -320,19 +321,19 @@ def keep_run(contender: Contender, job: Job, records: Path) -> None:
             for run in record.runs
         ],
     )
-    whole = with_runs(read_earlier(contender, records), new)
-    whole.write(records / f"{contender.slug}.json")
+    whole = with_runs(read_earlier(spec, records), new)
+    whole.write(records / f"{spec.slug}.json")
 
 
 def choose_rates(
-    runner: Runner, contenders: Sequence[Contender], records: Path, outlook: Outlook
+    runner: Runner, specs: Sequence[RunSpec], records: Path, outlook: Outlook
 ) -> dict[str, float]:
-    """The learning rate of every contender that has a grid; tried where there is no table yet.
+    """Return the learning rate of every spec with a grid, after trying the missing ones.
 
-    Where the best rate is at the edge of a grid, half or twice of it is tried, too, and once more;
-    not for contenders that have runs already.
+    If the best rate is at the edge of a grid, half or twice of it is tried as well, at most twice,
+    unless the spec already has runs.
     """
-    with_grids = [contender for contender in contenders if contender.rates]
+    with_grids = [spec for spec in specs if spec.rates]
     grids = {
         c.slug: _grid(runner, c, c.rates)
         for c in with_grids
@@ -352,7 +353,7 @@ def choose_rates(
 def _try_grids(
     runner: Runner, grids: Mapping[str, Mapping[float, Job]], records: Path, outlook: Outlook
 ) -> None:
-    """Run the trials of some grids; a table is kept or extended as soon as its grid is tried."""
+    """Run the trials of some grids; a table is written or extended when its grid is complete."""
     trials = {job.folder.path: slug for slug, grid in grids.items() for job in grid.values()}
     jobs = [job for grid in grids.values() for job in grid.values()]
     ended_paths = {job.folder.path for job in jobs if job.is_finished}
@@ -364,7 +365,7 @@ def _try_grids(
 
     def note(job: Job) -> None:
         ended_paths.add(job.folder.path)
-        outlook.book(job)
+        outlook.record(job)
         slug = trials[job.folder.path]
         keep_table(slug, grids[slug])
 
@@ -382,24 +383,24 @@ def _try_grids(
     )
 
 
-def _beyond(runner: Runner, contender: Contender, records: Path) -> dict[float, Job]:
-    """The trial of a rate beyond the edge of a grid, where its best rate is there."""
-    table = read_earlier_rates(contender, records)
-    if table is None or table.beyond is None or read_earlier(contender, records) is not None:
+def _beyond(runner: Runner, spec: RunSpec, records: Path) -> dict[float, Job]:
+    """Make the trial of a rate beyond the edge of a grid if its best rate is at the edge."""
+    table = read_earlier_rates(spec, records)
+    if table is None or table.beyond is None or read_earlier(spec, records) is not None:
         return {}
-    if len(table.scores) >= len(contender.rates) + STEPS_BEYOND:
+    if len(table.scores) >= len(spec.rates) + STEPS_BEYOND:
         return {}
-    return _grid(runner, contender, [table.beyond])
+    return _grid(runner, spec, [table.beyond])
 
 
-def _grid(runner: Runner, contender: Contender, rates: Sequence[float]) -> dict[float, Job]:
-    course = Course(contender.tuning_rounds, contender.tuning_rounds, step=1, final=0)
+def _grid(runner: Runner, spec: RunSpec, rates: Sequence[float]) -> dict[float, Job]:
+    course = Course(spec.tuning_rounds, spec.tuning_rounds, step=1, final=0)
     return {
         rate: runner.job(
-            f"rates/{contender.slug}-lr-{rate:g}",
-            contender.config_at(TUNING_SEED, rate),
+            f"rates/{spec.slug}-lr-{rate:g}",
+            spec.config_at(TUNING_SEED, rate),
             course,
-            seconds=contender.seconds,
+            seconds=spec.seconds,
         )
         for rate in rates
     }

@@ -1,4 +1,4 @@
-"""The questions that are asked of converged runs: which ways, and what is compared by what."""
+"""Questions to converged runs: their arms, contrasts and measures."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from submodel.comparison import BY_TEST_BATCH
-from submodel_lab.converged.candidates import Candidate, candidates_of
+from submodel_lab.converged.arms import ConvergedArm, arms_of
 
 EQUAL_LOSS = " at equal train loss"
-"""Measures that end so are read where both runs of a pair first had the same train loss."""
+"""Ending of measures that are read where both runs of a pair first had the same train loss."""
 AT_ROUND = " at round "
-"""Measures with it and a number behind it are read at the last evaluation until that round."""
+"""Measures with this text and a number are read at the last evaluation until that round."""
 _SIZES = ("accuracy", "mean over sizes", "smallest size", "worst quarter")
 
 
 @dataclass(frozen=True)
 class Contrast:
-    """One way minus another in a setting, by some measure; losses and gaps: less is better."""
+    """One method minus another in a setting, by some measure; losses and gaps: less is better."""
 
     setting: str
     better: str
@@ -25,32 +25,32 @@ class Contrast:
     measure: str = "accuracy"
 
     @property
-    def sides(self) -> tuple[Candidate, Candidate]:
-        """The two candidates."""
-        return Candidate(self.setting, self.better), Candidate(self.setting, self.worse)
+    def sides(self) -> tuple[ConvergedArm, ConvergedArm]:
+        """Both arms."""
+        return ConvergedArm(self.setting, self.better), ConvergedArm(self.setting, self.worse)
 
 
 @dataclass(frozen=True)
 class OpenQuestion:
-    """What is asked, and the contrasts that answer it; those of a measure are judged together."""
+    """A question with the contrasts that answer it; contrasts of a measure are judged together."""
 
     name: str
     title: str
     contrasts: Sequence[Contrast]
-    paper: str = ""  # what has been published on it
-    guides_choice: bool = True  # whether it is about ways that somebody would choose from
+    paper: str = ""  # published figures
+    guides_choice: bool = True  # whether a user would choose between its methods
 
     @property
     def families(self) -> list[list[Contrast]]:
-        """The contrasts that are judged together: each measure answers the question by itself."""
+        """Contrasts by measure; each group is judged together, independently of the others."""
         measures = dict.fromkeys(contrast.measure for contrast in self.contrasts)
         return [[c for c in self.contrasts if c.measure == measure] for measure in measures]
 
     @property
-    def candidates(self) -> list[Candidate]:
-        """What has to be run for it."""
-        pairs = [(c.setting, way) for c in self.contrasts for way in (c.better, c.worse)]
-        return candidates_of(pairs)
+    def arms(self) -> list[ConvergedArm]:
+        """Arms of the question."""
+        pairs = [(c.setting, method) for c in self.contrasts for method in (c.better, c.worse)]
+        return arms_of(pairs)
 
 
 def _contrasts(
@@ -92,7 +92,7 @@ _LIST = (
         "(e) selective - fill_in",
         _contrasts(
             ("fashion",),
-            [(way, f"{way}-fill_in") for way in ("rolling", "static", "dropout")],
+            [(method, f"{method}-fill_in") for method in ("rolling", "static", "dropout")],
             ("accuracy", "mean over sizes"),
         ),
     ),
@@ -102,7 +102,7 @@ _LIST = (
         [
             *_contrasts(
                 ("fashion",),
-                [(way, f"{way}-fixed") for way in ("rolling", "static", "dropout")],
+                [(method, f"{method}-fixed") for method in ("rolling", "static", "dropout")],
                 ("accuracy", "mean over sizes"),
             ),
             *_contrasts(("fashion",), [("rolling-fixed", "static-fixed")], _SIZES),
@@ -157,9 +157,9 @@ _LIST = (
             *_contrasts(
                 ("fashion",),
                 [
-                    (way, exclusive)
+                    (method, exclusive)
                     for exclusive in ("exclusive-fixed", "exclusive-fixed-equal-bytes")
-                    for way in ("rolling-fixed", "static-fixed")
+                    for method in ("rolling-fixed", "static-fixed")
                 ],
                 _SIZES,
             ),
@@ -217,4 +217,4 @@ _LIST = (
     ),
 )
 QUESTIONS = {question.name: question for question in _LIST}
-"""In the order in which they are run."""
+"""Questions in the order of running."""

@@ -1,4 +1,4 @@
-"""What converged runs came to: answers with intervals, results, rates, a figure each."""
+"""Reports on converged runs: answers with intervals, results, rates, and a figure each."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from submodel.drawing import (
     whole_ticks,
     with_style,
 )
-from submodel_lab.converged.candidates import SETTINGS, Candidate
+from submodel_lab.converged.arms import SETTINGS, ConvergedArm
 from submodel_lab.converged.converge import RateTable
 from submodel_lab.converged.questions import AT_ROUND, EQUAL_LOSS, Contrast, OpenQuestion
 
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _GRIDS = ("grid of rates", "grids of rates")
-_TITLE = 44  # characters of a line over one of two plots
+_TITLE = 44  # characters of a title line over one of two plots
 RESULT_HEADINGS = (
     *("setting", "arm", "rounds", "flat", "traffic", "FLOPs", "test accuracy", "train accuracy"),
     *("mean over sizes", "smallest size", "worst quarter"),
@@ -57,10 +57,10 @@ RESULT_HEADINGS = (
 
 
 def differences_at_equal_loss(better: ArmRecord, worse: ArmRecord, measure: str) -> list[float]:
-    """By how much a gap of one is smaller than the other's where train losses are equal, by seed.
+    """Return the differences of gaps at equal train loss, by seed.
 
-    The loss is the lowest that both reached; each is read where it first got there, between two
-    evaluations by proportion.
+    The loss is the lowest that both runs reached; each gap is interpolated between the evaluations
+    around the first time that the run reached it.
     """
     others = {run.seed: run.lines for run in worse.runs}
     differences = []
@@ -74,7 +74,7 @@ def differences_at_equal_loss(better: ArmRecord, worse: ArmRecord, measure: str)
 
 
 def value_at_loss(lines: Sequence[Line], loss: float, measure: str) -> float:
-    """A measure of a run where its train loss first came down to a value.
+    """Return a measure of a run at the first time that its train loss reached a value.
 
     >>> losses, tests = (1.0, 0.5, 0.7), (1.0, 0.75, 0.9)
     >>> lines = [{"train_eval_loss": a, "test_loss": b} for a, b in zip(losses, tests)]
@@ -86,21 +86,20 @@ def value_at_loss(lines: Sequence[Line], loss: float, measure: str) -> float:
     place = next(i for i, value in enumerate(losses) if value <= loss)
     if place == 0:
         return values[0]
-    ends = losses[place], losses[place - 1]  # rising, as interpolation wants it
+    ends = losses[place], losses[place - 1]  # np.interp needs rising values
     return float(np.interp(loss, ends, (values[place], values[place - 1])))
 
 
-CandidateRecords = Mapping[Candidate, ArmRecord]
-"""What came out, by candidate."""
+ArmRecords = Mapping[ConvergedArm, ArmRecord]
 
 
-def effort_words(results: CandidateRecords, tables: Sequence[RateTable]) -> str:
-    """How many runs there were, what they took of a core with their rates, and where."""
+def effort_words(results: ArmRecords, tables: Sequence[RateTable]) -> str:
+    """Describe the number of runs, their core-hours with those of the grids, and the machines."""
     runs = [run for record in results.values() for run in record.runs]
     run_seconds = [run.core_seconds for run in runs if run.core_seconds is not None]
     grid_seconds = [t.core_seconds for t in tables if t.core_seconds is not None]
     text = f"{len(runs)} runs"
-    if len(run_seconds) < len(runs):  # what rounds took by the clock, whoever had the core
+    if len(run_seconds) < len(runs):  # some records have wall-clock times only
         return f"{text}, {sum(run.seconds for run in runs) / 3600:.2f} hours of rounds by the clock"
     if grid_seconds:
         text += f" and {counted(len(grid_seconds), *_GRIDS)}"
@@ -112,28 +111,28 @@ def effort_words(results: CandidateRecords, tables: Sequence[RateTable]) -> str:
     return f"{text}, {hours:.2f} core-hours on {machines}{rest}"
 
 
-def rest_words(question: OpenQuestion, results: CandidateRecords) -> list[str]:
-    """What of a question has not been run: ways that lack seeds, setting by setting."""
+def rest_words(question: OpenQuestion, results: ArmRecords) -> list[str]:
+    """List the arms of a question that lack seeds, setting by setting."""
     missing: dict[str, list[str]] = {}
-    for candidate in question.candidates:
-        setting = SETTINGS[candidate.setting]
-        count = len(results[candidate].runs) if candidate in results else 0
+    for arm in question.arms:
+        setting = SETTINGS[arm.setting]
+        count = len(results[arm].runs) if arm in results else 0
         if count < setting.seeds:
-            text = f"{candidate.title} {count} of {setting.seeds}"
+            text = f"{arm.title} {count} of {setting.seeds}"
             missing.setdefault(setting.title, []).append(text)
     if not missing:
         return []
-    words = "; ".join(f"{title}: {', '.join(ways)}" for title, ways in missing.items())
-    return [f"**Still to run** (seeds there are of those planned). {words}.", ""]
+    words = "; ".join(f"{title}: {', '.join(methods)}" for title, methods in missing.items())
+    return [f"**Still to run** (recorded seeds of the planned ones). {words}.", ""]
 
 
 def reading_words(judgements: Sequence[Judgement]) -> str:
-    """What the verdicts of a question mean, whose contrasts may have several numbers of seeds."""
+    """Explain the verdicts of a question."""
     counts = sorted({len(one.differences) for one in judgements if one.p is not None})
     if not counts:
-        return f"Nothing is decided yet: a verdict takes {LEAST_SEEDS} seeds of both ways."
+        return f"Nothing is decided yet: a verdict needs {LEAST_SEEDS} seeds of both arms."
     return (
-        f"'holds': a paired t-test over the seeds that both ways have "
+        f"'holds': a paired t-test over the seeds that both arms have "
         f"({' or '.join(map(str, counts))}) finds p < {LEVEL:g}, corrected for all contrasts of "
         "the same measure here (Holm); 'reversed': it finds so of the opposite; 'undecided' "
         "does not mean equal. An interval is that of the mean difference, each by itself, not "
@@ -141,15 +140,15 @@ def reading_words(judgements: Sequence[Judgement]) -> str:
     )
 
 
-def flatness_words(results: CandidateRecords) -> list[str]:
-    """When runs count as flat, setting by setting."""
+def flatness_words(results: ArmRecords) -> list[str]:
+    """Explain when runs count as flat, setting by setting."""
     words = []
-    for name in dict.fromkeys(candidate.setting for candidate in results):
+    for name in dict.fromkeys(arm.setting for arm in results):
         setting = SETTINGS[name]
         course, every = setting.course, setting.sections["train"]["evaluate_every"]
         words.append(
             f"- {setting.title}: flat where {course.rule.describe(every)}, on the held-out part; "
-            f"asked from round {course.least} on, at most {course.most} rounds, then "
+            f"tested from round {course.least} on, at most {course.most} rounds, then "
             f"{course.final} at a tenth of the learning rate."
         )
     return words
@@ -161,10 +160,8 @@ ANSWER_HEADINGS = (
 )
 
 
-def judge_question(
-    question: OpenQuestion, results: CandidateRecords
-) -> list[tuple[Contrast, Judgement]]:
-    """The contrasts of a question that were run; those of a measure are judged together."""
+def judge_question(question: OpenQuestion, results: ArmRecords) -> list[tuple[Contrast, Judgement]]:
+    """Judge the recorded contrasts of a question; contrasts of a measure are judged together."""
     judgements: dict[Contrast, Judgement] = {}
     for family in question.families:
         contrasts = [c for c in family if all(side in results for side in c.sides)]
@@ -173,8 +170,8 @@ def judge_question(
     return [(c, judgements[c]) for c in question.contrasts if c in judgements]
 
 
-def answer_rows(question: OpenQuestion, results: CandidateRecords) -> list[list[str]]:
-    """What each contrast of a question came to; those not run are left out."""
+def answer_rows(question: OpenQuestion, results: ArmRecords) -> list[list[str]]:
+    """Tabulate the judgements of the recorded contrasts of a question."""
     rows = []
     for contrast, one in judge_question(question, results):
         better, worse = contrast.sides
@@ -193,8 +190,8 @@ def answer_rows(question: OpenQuestion, results: CandidateRecords) -> list[list[
     return rows
 
 
-def plain_answers(question: OpenQuestion, results: CandidateRecords) -> list[dict[str, Any]]:
-    """What each contrast of a question came to, as plain values."""
+def plain_answers(question: OpenQuestion, results: ArmRecords) -> list[dict[str, Any]]:
+    """Return the judgements of the recorded contrasts of a question as plain values."""
     return [
         {
             "setting": SETTINGS[contrast.setting].title,
@@ -207,8 +204,8 @@ def plain_answers(question: OpenQuestion, results: CandidateRecords) -> list[dic
     ]
 
 
-def differences_of(contrast: Contrast, results: CandidateRecords) -> list[float]:
-    """What a contrast came to, seed by seed."""
+def differences_of(contrast: Contrast, results: ArmRecords) -> list[float]:
+    """Return the differences of a contrast, seed by seed."""
     better, worse = (results[side] for side in contrast.sides)
     if contrast.measure.endswith(EQUAL_LOSS):
         measure = contrast.measure.removesuffix(EQUAL_LOSS)
@@ -220,7 +217,7 @@ def differences_of(contrast: Contrast, results: CandidateRecords) -> list[float]
 
 
 def base_measure(measure: str) -> str:
-    """What is measured, wherever it is read.
+    """Return a measure without the point at which it is read.
 
     >>> base_measure("accuracy at round 100"), base_measure("loss gap at equal train loss")
     ('accuracy', 'loss gap')
@@ -228,8 +225,8 @@ def base_measure(measure: str) -> str:
     return measure.removesuffix(EQUAL_LOSS).partition(AT_ROUND)[0]
 
 
-def result_row(candidate: Candidate, record: ArmRecord) -> list[str]:
-    """The costs and scores of an arm, under `RESULT_HEADINGS`."""
+def result_row(arm: ConvergedArm, record: ArmRecord) -> list[str]:
+    """Return the costs and scores of an arm, under `RESULT_HEADINGS`."""
     rounds = [int(r) for r in record.final("round").values()]
     flat_count = sum(run.is_flat is True for run in record.runs)
     costs = [
@@ -238,8 +235,8 @@ def result_row(candidate: Candidate, record: ArmRecord) -> list[str]:
     ]
     measures = ("accuracy", "train accuracy", "mean over sizes", "smallest size", "worst quarter")
     return [
-        SETTINGS[candidate.setting].title,
-        candidate.title,
+        SETTINGS[arm.setting].title,
+        arm.title,
         f"{min(rounds)}" if min(rounds) == max(rounds) else f"{min(rounds)} to {max(rounds)}",
         f"{flat_count} of {len(rounds)}",
         *costs,
@@ -248,7 +245,7 @@ def result_row(candidate: Candidate, record: ArmRecord) -> list[str]:
 
 
 def rate_rows(tables: Sequence[RateTable]) -> list[list[str]]:
-    """The learning rates that were tried, by held-out accuracy, and the one that was taken."""
+    """Tabulate the tried learning rates with held-out accuracy, and the chosen one."""
     return [
         [
             table.slug,
@@ -263,9 +260,9 @@ def rate_rows(tables: Sequence[RateTable]) -> list[list[str]]:
 
 
 @with_style
-def draw_question(results: CandidateRecords) -> Figure:
-    """Test accuracy to the end, a plot for each setting."""
-    settings = list(dict.fromkeys(candidate.setting for candidate in results))
+def draw_question(results: ArmRecords) -> Figure:
+    """Draw test accuracy over rounds, with a plot for each setting."""
+    settings = list(dict.fromkeys(arm.setting for arm in results))
     columns = min(2, len(settings))
     rows = -(-len(settings) // columns)
     figure = new_figure(DOUBLE if columns == 2 else SINGLE + 1, 1.95 * rows)
@@ -279,35 +276,35 @@ def draw_question(results: CandidateRecords) -> Figure:
     return figure
 
 
-def _draw_setting(plot: Plot, results: CandidateRecords) -> None:
+def _draw_setting(plot: Plot, results: ArmRecords) -> None:
     finals = [float(np.mean(list(r.final("accuracy").values()))) for r in results.values()]
-    for (candidate, record), style in zip(results.items(), styles_of(finals), strict=True):
+    for (arm, record), style in zip(results.items(), styles_of(finals), strict=True):
         x, values = shared_grid(record.against("round", "accuracy"), to_the_last_end=True)
-        draw_band(plot, Band(candidate.title, x.tolist(), values, *(style or ("", ""))), not style)
+        draw_band(plot, Band(arm.title, x.tolist(), values, *(style or ("", ""))), not style)
     plot.set(xlabel="round", ylabel="test accuracy")
     plot.set_xlim(left=0)
     whole_ticks(plot.xaxis)
     even_ticks(plot.yaxis)
 
 
-def results_of(question: OpenQuestion, results: CandidateRecords) -> CandidateRecords:
-    """What came out of a question's own candidates."""
-    return {c: results[c] for c in question.candidates if c in results}
+def results_of(question: OpenQuestion, results: ArmRecords) -> ArmRecords:
+    """Select the records of a question's arms."""
+    return {c: results[c] for c in question.arms if c in results}
 
 
 def question_lines(
     question: OpenQuestion,
-    results: CandidateRecords,
+    results: ArmRecords,
     tables: Sequence[RateTable],
     command: str,
     picture: str,
 ) -> list[str]:
-    """The answers, the results behind them and the rates as Markdown, below a heading.
+    """Format the answers, results and rates of a question as Markdown without a heading.
 
     Args:
         question: The question.
-        results: The records of its candidates.
-        tables: The learning rates that were tried.
+        results: The records of its arms.
+        tables: The tables of tried learning rates.
         command: The command that runs the question.
         picture: The path of its figure.
     """
@@ -325,8 +322,8 @@ def question_lines(
         *rest_words(question, results),
         f"![{question.title}]({picture})",
         "",
-        "Lines are means over seeds, bands go from the least to the most; a run that ended before "
-        "others counts with its last value from there on. Steep ends are the lower learning rate.",
+        "Lines are means over seeds, bands go from minimum to maximum; a run that ended before "
+        "others keeps its last value from there on. Steep ends are due to the lower learning rate.",
         "",
         *answers,
         reading_words([judgement for _, judgement in judge_question(question, results)]),
@@ -340,18 +337,18 @@ def question_lines(
 
 
 def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """A table and a blank line; nothing where there are no rows."""
+    """Format a table and a blank line, or nothing if there are no rows."""
     return [*markdown_table(headings, rows), ""] if rows else []
 
 
 def write_question(
     question: OpenQuestion,
-    results: CandidateRecords,
+    results: ArmRecords,
     tables: Sequence[RateTable],
     command: str,
     folder: Path,
 ) -> Path:
-    """The answers, the results behind them, the rates and a figure as one page; its path."""
+    """Write the answers, results, rates and a figure of a question as a page; return its path."""
     page, picture = folder / f"{question.name}.md", folder / f"{question.name}.png"
     own_results = results_of(question, results)
     if own_results:

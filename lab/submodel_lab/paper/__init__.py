@@ -1,1 +1,1 @@
-"""The paper's experiments: what is compared, running it, and saying what came out."""
+"""Experiments of the paper: arms, contrasts, runs and reports."""

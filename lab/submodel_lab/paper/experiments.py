@@ -1,7 +1,7 @@
-"""The paper's experiments: its settings at four scales, the ways to train, and what is compared.
+"""Experiments of the paper: settings at four scales, training methods, arms and contrasts.
 
-A *variant* is a configuration but for its seed. Experiments share variants, so a run that two of
-them need is made once.
+An *arm* is a configuration without its seed. Experiments share arms, so a run that two of them
+need is made once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Sections = dict[str, dict[str, Any]]
 
 
 class Scale(StrEnum):
-    """How much of it to run."""
+    """Size of the models and length of the runs."""
 
     SMOKE = "smoke"
     SMALL = "small"
@@ -30,7 +30,7 @@ class Scale(StrEnum):
 
 
 class Split(StrEnum):
-    """How the clients' data differ: some labels each, or Dirichlet proportions."""
+    """Partition of the data: a few labels per client, or Dirichlet proportions."""
 
     LABELS = "labels"
     DIRICHLET = "dirichlet"
@@ -60,7 +60,7 @@ LOCAL: dict[str, Any] = {
 
 
 def _base(scale: Scale) -> Sections:
-    """The setting of section 5, which follows HeteroFL and FedRolex, at a scale."""
+    """Return the setting of section 5, which follows HeteroFL and FedRolex, at a scale."""
     common: Sections = {
         "model": {"name": "preresnet18", "scaler": True},
         "clients": CLIENTS,
@@ -88,7 +88,7 @@ def _base(scale: Scale) -> Sections:
                 "evaluate_train_examples": 2_500,
             },
         },
-        Scale.CONVERGED: {  # rounds and milestones: of a run that is flat at once
+        Scale.CONVERGED: {  # rounds and milestones of the shortest run
             "model": {"width": 8},
             "data": {"examples": 25_000, "held_out": 0.05},
             "local": {"milestones": [1_000]},
@@ -110,7 +110,7 @@ def _base(scale: Scale) -> Sections:
 
 
 def merge_sections(*parts: Sections) -> Sections:
-    """Sections joined, later ones first.
+    """Merge sections; later values replace earlier ones.
 
     >>> merge_sections({"a": {"x": 1, "y": 2}}, {"a": {"y": 3}})
     {'a': {'x': 1, 'y': 3}}
@@ -145,7 +145,7 @@ def _way(title: str, scheme: _Values, *others: Sections) -> tuple[str, Sections]
     return title, merge_sections({"scheme": scheme}, *others)
 
 
-WAYS: dict[str, tuple[str, Sections]] = {
+METHODS: dict[str, tuple[str, Sections]] = {
     "rolling": _way("rolling", _ROLLING),
     "static": _way("static", _STATIC),
     "random": _way("random (Bernoulli, Algorithm 1)", _RANDOM),
@@ -174,41 +174,41 @@ WAYS: dict[str, tuple[str, Sections]] = {
     "exclusive-equal-bytes": _way("exclusive, equal bytes", _FULL),
     "full-equal-bytes": _way("full, equal bytes", _FULL, _at(1.0)),
 }
-"""Title and sections of the ways to train, by name; capacities are the setting's, if not given.
+"""Title and sections of each training method; capacities default to those of the setting.
 
-`random` is Algorithm 1: every unit by itself, with the capacity as its chance. `dropout` draws
-masks of exactly the capacity's share, as published code does.
+`random` is Algorithm 1: every unit is drawn independently with the capacity as probability.
+`dropout` draws masks of exactly the capacity's share, as published code does.
 """
 
 
 @dataclass(frozen=True)
-class Variant:
-    """One configuration, seed apart."""
+class PaperArm:
+    """A configuration without its seed."""
 
     dataset: str
     heterogeneity: str
-    way: str
+    method: str
     split: Split = Split.LABELS
 
     @property
     def slug(self) -> str:
-        """Its name in folders.
+        """Name of the arm in folders.
 
-        >>> Variant("cifar10", "high", "rolling").slug
+        >>> PaperArm("cifar10", "high", "rolling").slug
         'cifar10-high-rolling'
         """
         split = "" if self.split is Split.LABELS else f"-{self.split.value}"
-        return f"{self.dataset}{split}-{self.heterogeneity}-{self.way}"
+        return f"{self.dataset}{split}-{self.heterogeneity}-{self.method}"
 
     @property
     def title(self) -> str:
-        """Its name in legends."""
-        if self.way == "full":  # the figure has it in place of several
+        """Name of the arm in legends."""
+        if self.method == "full":  # one curve in the figure stands for several methods
             return "capacity 1: rolling = random = dropout = full"
-        return WAYS[self.way][0]
+        return METHODS[self.method][0]
 
     def settings(self, scale: Scale, seed: int) -> dict[str, Any]:
-        """The configuration, as a file would hold it."""
+        """Return the configuration as plain values."""
         level = HETEROGENEITY.index(self.heterogeneity)
         data: dict[str, Any] = {"name": self.dataset, "partition": self.split.value}
         if self.split is Split.LABELS:
@@ -219,15 +219,15 @@ class Variant:
         return {
             "name": self.slug,
             "seed": seed,
-            **merge_sections(_base(scale), WAYS[self.way][1], data_section),
+            **merge_sections(_base(scale), METHODS[self.method][1], data_section),
         }
 
 
 @dataclass(frozen=True)
-class Claim:
-    """That one way does better than another by some measure, in each of the settings.
+class PaperContrast:
+    """Statement that one method beats another by a measure in each of the settings.
 
-    A way may name its own setting, as in "low:rolling".
+    A method may name its own setting, as in "low:rolling".
     """
 
     text: str
@@ -238,12 +238,12 @@ class Claim:
 
     def sides(
         self, dataset: str, heterogeneity: str, split: Split = Split.LABELS
-    ) -> tuple[Variant, Variant]:
-        """The two variants that are compared."""
+    ) -> tuple[PaperArm, PaperArm]:
+        """Return the two arms of the contrast."""
 
-        def side(way: str) -> Variant:
-            own_setting, _, name = way.rpartition(":")
-            return Variant(dataset, own_setting or heterogeneity, name, split)
+        def side(method: str) -> PaperArm:
+            own_setting, _, name = method.rpartition(":")
+            return PaperArm(dataset, own_setting or heterogeneity, name, split)
 
         return side(self.better), side(self.worse)
 
@@ -254,28 +254,28 @@ class Experiment:
 
     name: str
     title: str
-    ways: Sequence[str]
-    claims: Sequence[Claim] = ()
-    only_low: Sequence[str] = ()  # ways beyond the paper, run at low heterogeneity alone
+    methods: Sequence[str]
+    contrasts: Sequence[PaperContrast] = ()
+    only_low: Sequence[str] = ()  # methods beyond the paper, run at low heterogeneity only
     only_high: bool = False
-    gaps: bool = False  # about train/test gaps rather than about the test part
-    paper: Sequence[tuple[str, str]] = field(default=())  # what the paper prints
-    datasets: Sequence[str] | None = None  # at the paper's scale, where not all
+    gaps: bool = False  # about train/test gaps instead of test scores
+    paper: Sequence[tuple[str, str]] = field(default=())  # figures printed in the paper
+    datasets: Sequence[str] | None = None  # at the paper's scale; None: all
 
-    def variants(
+    def arms(
         self, scale: Scale, datasets: Sequence[str] | None = None, split: Split = Split.LABELS
-    ) -> list[Variant]:
-        """What has to be run."""
+    ) -> list[PaperArm]:
+        """List the arms of the experiment."""
         dataset_names = (
             datasets or (self.datasets if scale is Scale.PAPER else None) or DATASETS[scale]
         )
-        variants = []
+        arms = []
         for dataset in dataset_names:
             for heterogeneity in HETEROGENEITY[:1] if self.only_high else HETEROGENEITY:
                 extra = self.only_low if heterogeneity == "low" else ()
-                ways = (*self.ways, *extra)
-                variants += [Variant(dataset, heterogeneity, w, split) for w in ways]
-        return variants
+                methods = (*self.methods, *extra)
+                arms += [PaperArm(dataset, heterogeneity, w, split) for w in methods]
+        return arms
 
 
 _LOW = ("low",)
@@ -285,40 +285,46 @@ _LIST = (
         "rolling and random masking, capacities 1 to 1/16 (Fig. 1 and 2)",
         ("rolling", "dropout", "dropout-independent"),
         only_low=("random", "rolling-fill_in", "dropout-fill_in", "rolling-fixed", "dropout-fixed"),
-        claims=(
-            Claim("rolling beats random", "rolling", "random", settings=_LOW),
-            Claim("rolling beats random (loss)", "rolling", "random", "loss", _LOW),
-            Claim("rolling beats dropout", "rolling", "dropout"),
-            Claim("rolling beats dropout (loss)", "rolling", "dropout", "loss"),
-            Claim("higher heterogeneity hurts", "low:rolling", "high:rolling", settings=_LOW),
-            Claim(
+        contrasts=(
+            PaperContrast("rolling beats random", "rolling", "random", settings=_LOW),
+            PaperContrast("rolling beats random (loss)", "rolling", "random", "loss", _LOW),
+            PaperContrast("rolling beats dropout", "rolling", "dropout"),
+            PaperContrast("rolling beats dropout (loss)", "rolling", "dropout", "loss"),
+            PaperContrast(
+                "higher heterogeneity hurts", "low:rolling", "high:rolling", settings=_LOW
+            ),
+            PaperContrast(
                 "rolling beats dropout as published code draws it", "rolling", "dropout-independent"
             ),
-            Claim("aligned dropout beats independent layers", "dropout", "dropout-independent"),
-            Claim(
+            PaperContrast(
+                "aligned dropout beats independent layers", "dropout", "dropout-independent"
+            ),
+            PaperContrast(
                 "rolling beats dropout under fill_in",
                 "rolling-fill_in",
                 "dropout-fill_in",
                 settings=_LOW,
             ),
-            Claim(
+            PaperContrast(
                 "rolling beats dropout with fixed capacities",
                 "rolling-fixed",
                 "dropout-fixed",
                 settings=_LOW,
             ),
-            Claim("selective beats fill_in", "rolling", "rolling-fill_in", settings=_LOW),
-            Claim("dynamic beats fixed capacities", "rolling", "rolling-fixed", settings=_LOW),
+            PaperContrast("selective beats fill_in", "rolling", "rolling-fill_in", settings=_LOW),
+            PaperContrast(
+                "dynamic beats fixed capacities", "rolling", "rolling-fixed", settings=_LOW
+            ),
         ),
     ),
     Experiment(
         "homogeneous",
         "all clients of capacity 1, or all of 1/16 (Fig. 3 and 4)",
         ("full", "independent-at-1", "rolling-at-1-16", "dropout-at-1-16"),
-        claims=(
-            Claim("the largest model beats the smallest", "full", "rolling-at-1-16"),
-            Claim("rolling beats dropout at 1/16", "rolling-at-1-16", "dropout-at-1-16"),
-            Claim("rolling beats independent layers at 1", "full", "independent-at-1"),
+        contrasts=(
+            PaperContrast("the largest model beats the smallest", "full", "rolling-at-1-16"),
+            PaperContrast("rolling beats dropout at 1/16", "rolling-at-1-16", "dropout-at-1-16"),
+            PaperContrast("rolling beats independent layers at 1", "full", "independent-at-1"),
         ),
     ),
     Experiment(
@@ -327,10 +333,10 @@ _LIST = (
         "(Tab. 1 and 2)",
         ("full", "dropout-at-1-2", "dropout-at-1-4", "dropout-at-1-16", "independent-at-1"),
         gaps=True,
-        claims=tuple(
-            Claim(f"masking shrinks the gap ({measure}, {name})", way, "full", measure)
+        contrasts=tuple(
+            PaperContrast(f"masking shrinks the gap ({measure}, {name})", method, "full", measure)
             for measure in ("loss gap", "accuracy gap")
-            for name, way in (
+            for name, method in (
                 ("capacity 1/2", "dropout-at-1-2"),
                 ("capacity 1/4", "dropout-at-1-4"),
                 ("capacity 1/16", "dropout-at-1-16"),
@@ -348,9 +354,11 @@ _LIST = (
         "heterofl",
         "static and rolling masking, capacities 1/4 and 1/8 (Tab. 3)",
         ("static-small", "rolling-small"),
-        claims=(
-            Claim("rolling beats static", "rolling-small", "static-small", settings=("high",)),
-            Claim(
+        contrasts=(
+            PaperContrast(
+                "rolling beats static", "rolling-small", "static-small", settings=("high",)
+            ),
+            PaperContrast(
                 "rolling beats static (loss)",
                 "rolling-small",
                 "static-small",

@@ -1,4 +1,4 @@
-"""What runs at the scale of the paper would take on a named GPU: FLOPs counted, the rest stated."""
+"""GPU hours of runs at the scale of the paper, from counted FLOPs and stated peak rates."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any
 
 from submodel.drawing import markdown_table
 from submodel.model import BACKWARD, Axes, CostModel, inspect_axes, prefix_cut, subject
-from submodel_lab.paper.experiments import DATASETS, EXPERIMENTS, Scale, Variant
+from submodel_lab.paper.experiments import DATASETS, EXPERIMENTS, PaperArm, Scale
 
 PEAKS = {
     "NVIDIA A100 (float32)": 19.5e12,
     "NVIDIA A100 (TF32)": 156e12,
     "NVIDIA H100 SXM (TF32)": 494.7e12,
 }
-"""FLOPs a second that the vendor prints, without sparsity."""
+"""FLOPs per second as printed by the vendor, without sparsity."""
 UTILISATION = (0.01, 0.1)
-"""The share of the peak that is reached: an assumption, not a measurement."""
+"""Assumed, not measured, fractions of the peak that training reaches."""
 _SEEDS = 3
 _TRAIN_EXAMPLES, _TEST_EXAMPLES = 50_000, 10_000  # of CIFAR-10 and CIFAR-100
 _CLASSES = {"cifar10": 10, "cifar100": 100}
@@ -31,19 +31,19 @@ def _net(classes: int, width: int) -> tuple[CostModel, Axes]:
 
 
 def forward_flops(classes: int, width: int, capacity: float) -> int:
-    """What one image costs the net of the paper, cut to a capacity, in a forward pass."""
+    """Count the FLOPs of a forward pass of one image through the net, cut to a capacity."""
     costs, axes = _net(classes, width)
     return costs.forward_flops(prefix_cut(axes, capacity))
 
 
-def run_flops(variant: Variant) -> float:
-    """What a run at the scale of the paper costs: training, and the evaluations on the way.
+def run_flops(arm: PaperArm) -> float:
+    """Count the FLOPs of a run at the scale of the paper: training and evaluations.
 
-    Clients draw their capacities alike; evaluations score all training and test images.
+    Clients draw all capacities equally often; evaluations score all training and test images.
     """
-    plain: dict[str, Any] = variant.settings(Scale.PAPER, seed=0)
+    plain: dict[str, Any] = arm.settings(Scale.PAPER, seed=0)
     clients, train = plain["clients"], plain["train"]
-    classes, width = _CLASSES[variant.dataset], plain["model"]["width"]
+    classes, width = _CLASSES[arm.dataset], plain["model"]["width"]
     image = fmean(forward_flops(classes, width, c) for c in clients["capacities"])
     images = clients["per_round"] * _TRAIN_EXAMPLES / clients["count"] * plain["local"]["epochs"]
     evaluations = (_TRAIN_EXAMPLES + _TEST_EXAMPLES) / train["evaluate_every"]
@@ -57,27 +57,27 @@ def _row(title: str, flops: float, runs: int) -> list[str]:
 
 
 def gpu_rows() -> list[list[str]]:
-    """Single runs and all of ``submodel reproduce all --scale paper``."""
-    variants = list(dict.fromkeys(v for e in EXPERIMENTS.values() for v in e.variants(Scale.PAPER)))
+    """Tabulate single runs and all of ``submodel reproduce all --scale paper``."""
+    arms = list(dict.fromkeys(v for e in EXPERIMENTS.values() for v in e.arms(Scale.PAPER)))
     rows = [
-        _row(f"{dataset}, {title}, one run", run_flops(Variant(dataset, "low", way)), 1)
+        _row(f"{dataset}, {title}, one run", run_flops(PaperArm(dataset, "low", method)), 1)
         for dataset in DATASETS[Scale.PAPER]
-        for way, title in (("rolling", "capacities 1 to 1/16"), ("full", "capacity 1"))
+        for method, title in (("rolling", "capacities 1 to 1/16"), ("full", "capacity 1"))
     ]
     rows += [
         _row(
-            f"{dataset}, all variants, {_SEEDS} seeds",
-            _SEEDS * sum(map(run_flops, own_variants)),
+            f"{dataset}, all arms, {_SEEDS} seeds",
+            _SEEDS * sum(map(run_flops, own_arms)),
             count,
         )
         for dataset in DATASETS[Scale.PAPER]
-        if (own_variants := [v for v in variants if v.dataset == dataset])
-        for count in [_SEEDS * len(own_variants)]
+        if (own_arms := [v for v in arms if v.dataset == dataset])
+        for count in [_SEEDS * len(own_arms)]
     ]
     return rows
 
 
 def gpu_lines() -> list[str]:
-    """The table as Markdown."""
+    """Format the table as Markdown."""
     columns = [f"hours, {gpu}, {100 * share:.0f} %" for gpu in PEAKS for share in UTILISATION]
     return [*markdown_table(["what", "runs", "PFLOPs", *columns], gpu_rows())]

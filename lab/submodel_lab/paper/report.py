@@ -1,4 +1,4 @@
-"""What the paper's experiments came to: figures with bands, tables beside its numbers, claims."""
+"""Reports on the experiments of the paper: figures, tables, printed numbers and contrasts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from submodel.drawing import (
     whole_ticks,
     with_style,
 )
-from submodel_lab.paper.experiments import Claim, Experiment, Variant
+from submodel_lab.paper.experiments import Experiment, PaperArm, PaperContrast
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes as Plot
@@ -46,33 +46,33 @@ _CURVES = {"loss": "test loss", "accuracy": "test accuracy"}
 _GAPS = {"loss gap": "|test - train| loss", "accuracy gap": "|test - train| accuracy"}
 
 
-Records = Mapping[Variant, ArmRecord]
+Records = Mapping[PaperArm, ArmRecord]
 
 
-def _settings(records: Records) -> list[tuple[tuple[str, str], list[Variant]]]:
-    """Dataset and heterogeneity -> their variants, in order."""
+def _settings(records: Records) -> list[tuple[tuple[str, str], list[PaperArm]]]:
+    """Group arms by dataset and heterogeneity, in order."""
     groups = groupby(records, key=lambda v: (v.dataset, v.heterogeneity))
-    return [(setting, list(variants)) for setting, variants in groups]
+    return [(setting, list(arms)) for setting, arms in groups]
 
 
 @with_style
 def draw_experiment(experiment: Experiment, records: Records) -> Figure:
-    """A row of two plots for every setting."""
+    """Draw a row of two plots for every setting."""
     settings = _settings(records)
     measures = _GAPS if experiment.gaps else _CURVES
     places = {title: place for place, title in enumerate(dict.fromkeys(v.title for v in records))}
-    heights = [_height(experiment, len(variants)) for _, variants in settings]
+    heights = [_height(experiment, len(arms)) for _, arms in settings]
     figure = new_figure(DOUBLE, sum(heights))
     rows = figure.subplots(len(settings), 2, squeeze=False, height_ratios=heights)
-    for ((dataset, heterogeneity), variants), row in zip(settings, rows, strict=True):
+    for ((dataset, heterogeneity), arms), row in zip(settings, rows, strict=True):
         row[0].set_title(f"{dataset}, {heterogeneity} heterogeneity")
-        colours = [line_style(places[variant.title]) for variant in variants]
+        colours = [line_style(places[arm.title]) for arm in arms]
         for (measure, name), plot in zip(measures.items(), row, strict=True):
             if experiment.gaps:
-                _draw_gaps(plot, variants, records, measure)
+                _draw_gaps(plot, arms, records, measure)
                 plot.set_xlabel(name)
             else:
-                _draw_curves(plot, variants, colours, records, measure)
+                _draw_curves(plot, arms, colours, records, measure)
                 plot.set_ylabel(name)
         if experiment.gaps:
             row[1].set_yticklabels([])  # as those to the left
@@ -83,30 +83,28 @@ def draw_experiment(experiment: Experiment, records: Records) -> Figure:
     return figure
 
 
-def _height(experiment: Experiment, variants: int) -> float:
-    """Inches of a row of plots."""
-    return 0.55 + ROW_HEIGHT * variants if experiment.gaps else max(1.6, 0.4 + 0.2 * variants)
+def _height(experiment: Experiment, arms: int) -> float:
+    """Return the height of a row of plots in inches."""
+    return 0.55 + ROW_HEIGHT * arms if experiment.gaps else max(1.6, 0.4 + 0.2 * arms)
 
 
 def _draw_curves(
     plot: Plot,
-    variants: Sequence[Variant],
+    arms: Sequence[PaperArm],
     styles: Sequence[tuple[str, str]],
     records: Records,
     measure: str,
 ) -> None:
-    for variant, style in zip(variants, styles, strict=True):
-        draw_band(plot, Band(variant.title, *records[variant].curve(measure), *style))
+    for arm, style in zip(arms, styles, strict=True):
+        draw_band(plot, Band(arm.title, *records[arm].curve(measure), *style))
     whole_ticks(plot.xaxis)
     even_ticks(plot.yaxis)
 
 
-def _draw_gaps(plot: Plot, variants: Sequence[Variant], records: Records, measure: str) -> None:
+def _draw_gaps(plot: Plot, arms: Sequence[PaperArm], records: Records, measure: str) -> None:
     rows = [
-        IntervalRow(
-            variant.title, list(records[variant].final(measure).values()), line_style(place)[0]
-        )
-        for place, variant in enumerate(variants)
+        IntervalRow(arm.title, list(records[arm].final(measure).values()), line_style(place)[0])
+        for place, arm in enumerate(arms)
     ]
     draw_intervals(plot, rows)
     plot.set_xlim(left=0)
@@ -114,7 +112,7 @@ def _draw_gaps(plot: Plot, variants: Sequence[Variant], records: Records, measur
 
 
 def result_table(records: Records) -> Iterator[str]:
-    """Every variant after its last round, as Markdown."""
+    """Tabulate every arm after its last round, as Markdown."""
     has_training_scores = all("train_eval_loss" in r.runs[0].lines[-1] for r in records.values())
     measures = ["accuracy", "loss"]
     measures += (
@@ -126,72 +124,72 @@ def result_table(records: Records) -> Iterator[str]:
         for v, record in records.items()
     ]
     names = {"accuracy": "test accuracy", "loss": "test loss"}
-    headings = ["data", "heterogeneity", "way", *(names.get(m, m) for m in measures)]
+    headings = ["data", "heterogeneity", "arm", *(names.get(m, m) for m in measures)]
     yield from markdown_table(headings, rows)
 
 
-def claim_sides(
+def contrast_sides(
     experiment: Experiment, records: Records
-) -> Iterator[tuple[Claim, str, Variant, Variant]]:
-    """Every claim in each of its settings, and the two variants that it speaks of."""
-    for claim in experiment.claims:
+) -> Iterator[tuple[PaperContrast, str, PaperArm, PaperArm]]:
+    """Yield every recorded contrast in each of its settings, with its two arms."""
+    for contrast in experiment.contrasts:
         for dataset, split in dict.fromkeys((v.dataset, v.split) for v in records):
-            for setting in claim.settings:
-                better, worse = claim.sides(dataset, setting, split)
+            for setting in contrast.settings:
+                better, worse = contrast.sides(dataset, setting, split)
                 if better in records and worse in records:
-                    yield claim, f"{dataset}, {setting}", better, worse
+                    yield contrast, f"{dataset}, {setting}", better, worse
 
 
 def _judged_sides(
     experiment: Experiment, records: Records
-) -> list[tuple[tuple[Claim, str, Variant, Variant], Judgement]]:
-    """The claims that records speak of, with what became of each; all are judged together."""
-    sides = list(claim_sides(experiment, records))
+) -> list[tuple[tuple[PaperContrast, str, PaperArm, PaperArm], Judgement]]:
+    """Judge all recorded contrasts together."""
+    sides = list(contrast_sides(experiment, records))
     judgements = judge([records[b].ahead_of(records[w], c.measure) for c, _, b, w in sides])
     return list(zip(sides, judgements, strict=True))
 
 
-def claim_rows(experiment: Experiment, records: Records) -> list[list[str]]:
-    """What is claimed, by how much it holds here, and the verdict; all are judged together."""
+def contrast_rows(experiment: Experiment, records: Records) -> list[list[str]]:
+    """Tabulate contrasts with differences and verdicts; all are judged together."""
     return [
         [
-            *(claim.text, setting, number(claim.measure, one.differences, sign=True)),
+            *(contrast.text, setting, number(contrast.measure, one.differences, sign=True)),
             f"{sum(d > 0 for d in one.differences)} of {len(one.differences)}",
-            *(*describe_judgement(claim.measure, one), one.verdict),
+            *(*describe_judgement(contrast.measure, one), one.verdict),
         ]
-        for (claim, setting, _, _), one in _judged_sides(experiment, records)
+        for (contrast, setting, _, _), one in _judged_sides(experiment, records)
     ]
 
 
-def plain_claims(experiment: Experiment, records: Records) -> list[dict[str, Any]]:
-    """The claims and what became of each, as plain values."""
+def plain_contrasts(experiment: Experiment, records: Records) -> list[dict[str, Any]]:
+    """Return contrasts and judgements as plain values."""
     return [
         {
-            "claim": claim.text,
+            "claim": contrast.text,
             "setting": setting,
             "better": better.title,
             "worse": worse.title,
-            "measure": claim.measure,
+            "measure": contrast.measure,
             **asdict(one),
         }
-        for (claim, setting, better, worse), one in _judged_sides(experiment, records)
+        for (contrast, setting, better, worse), one in _judged_sides(experiment, records)
     ]
 
 
-PAPER_CLAIM_HEADINGS = (
-    *("claim", "setting", "difference in its favour", "seeds that agree"),
+PAPER_HEADINGS = (
+    *("contrast", "setting", "difference in its favour", "seeds that agree"),
     *(*JUDGEMENT_HEADINGS, "verdict"),
 )
 
 
-def claims_table(experiment: Experiment, records: Records) -> Table:
-    """The verdicts, for the terminal."""
-    title, rows = f"{experiment.name}: {experiment.title}", claim_rows(experiment, records)
-    return text_table(title, PAPER_CLAIM_HEADINGS, rows, words=("claim", "setting", "verdict"))
+def contrast_table(experiment: Experiment, records: Records) -> Table:
+    """Build the table of verdicts for the terminal."""
+    title, rows = f"{experiment.name}: {experiment.title}", contrast_rows(experiment, records)
+    return text_table(title, PAPER_HEADINGS, rows, words=("contrast", "setting", "verdict"))
 
 
 def write_experiment(experiment: Experiment, records: Records, command: str, folder: Path) -> Path:
-    """The figure, the tables and the verdicts as one Markdown page; returns its path."""
+    """Write the figure, the tables and the verdicts as a Markdown page, and return its path."""
     picture, page = folder / f"{experiment.name}.png", folder / f"{experiment.name}.md"
     save_figure(draw_experiment(experiment, records), picture)
     runs = [run for record in records.values() for run in record.runs]
@@ -210,8 +208,8 @@ def write_experiment(experiment: Experiment, records: Records, command: str, fol
     ]
     if experiment.paper:
         lines += ["The paper prints:", "", *markdown_table(["", ""], experiment.paper), ""]
-    rows = claim_rows(experiment, records)
+    rows = contrast_rows(experiment, records)
     seeds = min(len(record.runs) for record in records.values())
-    lines += [*markdown_table(PAPER_CLAIM_HEADINGS, rows), "", how_to_read(seeds, len(rows)), ""]
+    lines += [*markdown_table(PAPER_HEADINGS, rows), "", how_to_read(seeds, len(rows)), ""]
     page.write_text("\n".join(lines), "utf-8")
     return page

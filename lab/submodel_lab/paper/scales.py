@@ -1,7 +1,7 @@
-"""The settings of `reproduce` in which `submodel compare --scale` compares ways.
+"""Settings of `reproduce` for `submodel compare --scale`.
 
-At the scale `converged` runs go to the end: rates by held-out data, rounds until each is flat, a
-final decay.
+At the scale `converged`, learning rates are tuned on held-out data, and runs continue until they
+are flat and end with a decay of the rate.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from submodel.comparison import (
 )
 from submodel.config import Config
 from submodel.core import ConfigError
-from submodel_lab.converged.candidates import Contender
+from submodel_lab.converged.arms import RunSpec
 from submodel_lab.converged.converge import converge
-from submodel_lab.paper.experiments import DATASETS, Scale, Variant
+from submodel_lab.paper.experiments import DATASETS, PaperArm, Scale
 
 _GRID = (0.4, 1.0, 2.0)  # times local.lr
-_TUNING_SHARE = 0.15  # of the rounds before anybody asks whether a run is flat
+_TUNING_SHARE = 0.15  # of the rounds before the first test of flatness
 
 
 def course_of(config: Config) -> Course:
-    """The course whose shortest run has the configured rounds, the last of them after the decay.
+    """Make the course whose shortest run, with its decay, has the configured rounds.
 
     >>> from submodel.config import parse
     >>> step = {"schedule": "step", "milestones": [1000]}
@@ -44,8 +44,8 @@ def course_of(config: Config) -> Course:
     milestones = getattr(config.local, "milestones", None) or []
     if len(milestones) != 1 or not 0 < milestones[0] <= config.train.rounds:
         raise ConfigError(
-            "local.milestones: --scale converged takes one, the round from which a run that is "
-            f"flat goes on at a smaller rate; {milestones} of {config.train.rounds} rounds"
+            "local.milestones: --scale converged needs exactly one, the round at which the rate "
+            f"of a flat run decays; given: {milestones} of {config.train.rounds} rounds"
         )
     least = milestones[0]
     return Course(
@@ -58,23 +58,23 @@ def course_of(config: Config) -> Course:
 
 
 def describe_course(course: Course, every: int) -> str:
-    """How long runs go on, in words."""
+    """Describe the length of runs."""
     return (
         f"until flat: {course.rule.describe(every)}, on the held-out part; {course.least} to "
         f"{course.most} rounds, then {course.final} at {course.decay:g} of the rate"
     )
 
 
-def contenders_of_plan(plan: ComparisonPlan) -> list[Contender]:
-    """What has to be run; a way that sets ``local.lr`` keeps it, others choose from a grid."""
-    return [_contender(part, plan.configs[part.slug]) for runs in plan.runs for part in runs.parts]
+def specs_of_plan(plan: ComparisonPlan) -> list[RunSpec]:
+    """Make the run specs; arms that set ``local.lr`` keep it, others choose from a grid."""
+    return [_run_spec(part, plan.configs[part.slug]) for runs in plan.runs for part in runs.parts]
 
 
-def _contender(part: Arm, configs: Sequence[Config]) -> Contender:
+def _run_spec(part: Arm, configs: Sequence[Config]) -> RunSpec:
     config = configs[0]
     course = course_of(config)
     has_rate = any(key == "local.lr" for key, _ in part.settings)
-    return Contender(
+    return RunSpec(
         part.slug,
         lambda seed: config.model_copy(update={"seed": seed}),
         course,
@@ -87,22 +87,22 @@ def _contender(part: Arm, configs: Sequence[Config]) -> Contender:
 def run_to_the_end(
     plan: ComparisonPlan, out: Path, jobs: int | None, console: Console, command: str
 ) -> ComparisonResult:
-    """Choose rates, run what is not finished yet, and keep the records."""
+    """Choose rates, finish all runs, and keep the records."""
     runner = Runner(out, jobs or os.cpu_count() or 1, console)
-    contenders = contenders_of_plan(plan)
-    records = converge(runner, contenders, out / "records")
+    specs = specs_of_plan(plan)
+    records = converge(runner, specs, out / "records")
     every = next(iter(plan.configs.values()))[0].train.evaluate_every
-    budget = describe_course(contenders[0].course, every)
+    budget = describe_course(specs[0].course, every)
     return plan.keep(records, out / "records", budget, command)
 
 
 def scale_base(scale: Scale) -> Base:
-    """The setting of `reproduce` at a scale: low heterogeneity, capacities 1 to 1/16.
+    """Return the setting of `reproduce` at a scale: low heterogeneity, capacities 1 to 1/16.
 
     >>> scale_base(Scale.PAPER)(["scheme.name=static"]).clients.capacities
     [1.0, 0.5, 0.25, 0.125, 0.0625]
     """
-    settings = Variant(DATASETS[scale][0], "low", "rolling").settings(scale, seed=0)
+    settings = PaperArm(DATASETS[scale][0], "low", "rolling").settings(scale, seed=0)
     return base_of({**settings, "name": scale.value})
 
 

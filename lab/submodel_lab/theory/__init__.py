@@ -1,4 +1,4 @@
-"""Problems with known constants, and studies of the theorems."""
+"""Problems with known constants, masks, exact moments, trials, and studies of the theorems."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Data for the lab: scikit-learn's own datasets shared out to clients, and a synthetic one."""
+"""Data for the lab: datasets of scikit-learn split over clients, and a synthetic one."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ class DataSplit:
 
     @property
     def distance(self) -> float:
-        """D_max of the labels: a lower bound of the distance of the clients' distributions."""
+        """D_max of the labels, a lower bound of the distance of the clients' distributions."""
         return client_distance(self.logistic(0.0))
 
     def logistic(self, l2: float) -> Logistic:
-        """l2-regularised logistic regression."""
+        """Make an l2-regularised logistic regression."""
         return Logistic(self.x, self.y, l2)
 
     def ridge(self, l2: float) -> Ridge:
-        """Ridge regression on the labels -1 and 1."""
+        """Make a ridge regression on the labels -1 and 1."""
         return Ridge(self.x, self.y, l2)
 
 
@@ -47,9 +47,9 @@ def load_split(
     skew: float = 0.0,
     seed: int = 0,
 ) -> DataSplit:
-    """Two classes (digits: below five or not); features scaled so that E||x||^2 = 1.
+    """Load two classes (digits: below five or not) with features scaled so that E||x||^2 = 1.
 
-    ``skew`` is the share of examples that is sorted by label before it is dealt out.
+    ``skew`` is the fraction of examples that are sorted by label before the split.
     """
     loaders = {"breast_cancer": datasets.load_breast_cancer, "digits": datasets.load_digits}
     if name not in loaders:
@@ -81,11 +81,11 @@ def load_split(
 
 @dataclass(frozen=True)
 class Directions:
-    """Clients whose D_max is known: x uniform on the sphere, y = sign(x'u_i).
+    """Distributions of clients with known D_max: x uniform on the sphere, y = sign(x'u_i).
 
     u_i is the client's own direction with probability ``heterogeneity``, else the common one.
-    Two clients then differ by TV = heterogeneity * angle(u_i, u_j) / pi. ||x|| = 1 makes every
-    logistic loss 1/4-smooth with gradients of norm at most 1.
+    The total variation between two clients is heterogeneity * angle(u_i, u_j) / pi. As ||x|| = 1,
+    every logistic loss is 1/4-smooth with gradients of norm at most 1.
     """
 
     clients: int
@@ -95,18 +95,18 @@ class Directions:
 
     @property
     def client_directions(self) -> FloatArray:
-        """The clients' directions; the common one is the first axis."""
+        """Directions of the clients; the common direction is the first axis."""
         u = generator(self.seed, "directions").standard_normal((self.clients, self.dimension))
         return np.asarray(u / np.linalg.norm(u, axis=1, keepdims=True))
 
     @property
     def distance(self) -> float:
-        """D_max."""
+        """Largest total variation between two clients, D_max."""
         angles = np.arccos(np.clip(self.client_directions @ self.client_directions.T, -1, 1))
         return float(self.heterogeneity * angles.max() / np.pi)
 
     def draw(self, trials: int, examples: int, purpose: str) -> tuple[FloatArray, FloatArray]:
-        """Fresh examples for every trial: clients x trials x n (x features)."""
+        """Draw new examples for every trial: clients x trials x n (x features)."""
         rng = generator(self.seed, purpose)
         shape = (self.clients, trials, examples)
         x = rng.standard_normal((*shape, self.dimension))

@@ -1,4 +1,4 @@
-"""The figure of a study: panels of curves with bands, the theorem's slope, and exact levels."""
+"""Figures of studies: panels of curves with bands, slopes of theorems, and exact levels."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _QUIET = "#6f6f6f"  # of levels
 
 @dataclass(frozen=True)
 class PlotLine:
-    """One curve: a mean and its band, and the exact values as crosses."""
+    """A curve of means with a band, and exact values as crosses."""
 
     label: str
     x: Sequence[float]
@@ -54,14 +54,14 @@ class PlotLine:
     def of(
         cls, label: str, x: Sequence[float], values: Sequence[FloatArray], style: str = "-o"
     ) -> PlotLine:
-        """From the values of all trials at each x."""
+        """Make a line from the values of all trials at each x."""
         return cls.of_measures(label, x, [Measure(*interval(v)) for v in values], style)
 
     @classmethod
     def of_measures(
         cls, label: str, x: Sequence[float], measures: Sequence[Measure], style: str = "-o"
     ) -> PlotLine:
-        """From a measure at each x."""
+        """Make a line from a measure at each x."""
         exact_values = [m.exact for m in measures if m.exact is not None]
         return cls(
             label, x, [m.mean for m in measures], [m.low for m in measures],
@@ -72,7 +72,7 @@ class PlotLine:
 
 @dataclass(frozen=True)
 class Guide:
-    """A slope that a statement gives, drawn through a point."""
+    """A stated slope, drawn through a point."""
 
     slope: float
     label: str
@@ -82,7 +82,7 @@ class Guide:
 
 @dataclass(frozen=True)
 class Panel:
-    """One plot; its ticks are at the x that were run."""
+    """A plot with ticks at the measured x."""
 
     title: str
     xlabel: str
@@ -94,7 +94,7 @@ class Panel:
 
 
 def guide_through(line: PlotLine, slope: float, label: str) -> Guide:
-    """A slope through the first point of a curve.
+    """Make a guide through the first point of a curve.
 
     >>> guide_through(PlotLine("a", [2.0, 4.0], [8.0, 4.0]), -1.0, "Theorem 1").y
     8.0
@@ -109,7 +109,7 @@ def draw_panels(panels: Sequence[Panel], title: str, path: Path) -> None:
 
 @with_style
 def panels_figure(panels: Sequence[Panel], title: str) -> Figure:
-    """A figure of panels, two in a row, every line with its name beside it."""
+    """Draw a figure of panels, two in a row, with the name beside every line."""
     heights = [max(map(_height, panels[at : at + 2])) for at in range(0, len(panels), 2)]
     figure = new_figure(DOUBLE, 0.2 + sum(heights))
     ratios = {"height_ratios": heights}
@@ -125,7 +125,7 @@ def panels_figure(panels: Sequence[Panel], title: str) -> Figure:
 
 
 def _height(panel: Panel) -> float:
-    """The inches of a panel with its title and numbers: enough for the names of all its lines."""
+    """Return the height of a panel in inches, enough for the names of all its lines."""
     names = [line.label for line in panel.lines] + list(panel.levels)
     names += [_guide_name(guide) for guide in panel.guides]
     return max(_LEAST_HEIGHT, names_height(names, _NAME_WIDTH) + _AROUND)
@@ -169,29 +169,29 @@ def _draw_line(plot: Plot, line: PlotLine, colour: str, dashes: str, is_log: boo
 
 
 def _set_ticks(panel: Panel, plot: Plot, ticks: Sequence[float]) -> None:
-    """Ticks at the x that were run, as far as there is room, and readable numbers at y."""
+    """Set ticks at the measured x, as far as there is space, and readable numbers at y."""
     if panel.log[0]:
         plot.set_xscale("log", base=2)
-    name_ticks(plot.xaxis, _ticks_with_room(ticks, panel.log[0]))
+    name_ticks(plot.xaxis, _spaced_ticks(ticks, panel.log[0]))
     if panel.log[1]:
         log_scale(plot)
     else:
         even_ticks(plot.yaxis)
 
 
-def _ticks_with_room(ticks: Sequence[float], is_log: bool) -> list[float]:
-    """From the left, those whose numbers do not touch.
+def _spaced_ticks(ticks: Sequence[float], is_log: bool) -> list[float]:
+    """Select ticks from the left whose numbers do not overlap.
 
-    >>> _ticks_with_room([1.0, 1.05, 2.0, 4.0], is_log=True)
+    >>> _spaced_ticks([1.0, 1.05, 2.0, 4.0], is_log=True)
     [1.0, 2.0, 4.0]
     """
     places = np.log(ticks) if is_log else np.asarray(ticks)
     points = (places - places[0]) * (_PLOT_WIDTH / ((places[-1] - places[0]) or 1.0))
-    roomy_ticks: list[float] = []
+    spaced_ticks: list[float] = []
     edge = -np.inf
     for tick, point in zip(ticks, points, strict=True):
         half = 0.32 * SMALL_TEXT * len(plain_number(tick))
         if point - half > edge:
-            roomy_ticks.append(tick)
+            spaced_ticks.append(tick)
             edge = point + half + 3.0
-    return roomy_ticks
+    return spaced_ticks

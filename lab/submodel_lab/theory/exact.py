@@ -1,12 +1,12 @@
-"""Exact expectations for quadratics: the moments of every iterate, by recursion over masks.
+"""Exact expectations for quadratics: moments of every iterate, by recursion over masks.
 
-Moments are kept as the upper triangle of E[z z'], P numbers. After r rounds of an epoch they are
-Psi_r times those at its start: Psi_1 alone where masks are fresh every round, products in order for
-sequential windows, and for shuffled ones the mean over all orders, by recursion over the sets S of
-windows that were visited: Psi_S = (1/|S|) sum_{j in S} Phi_j Psi_{S - j}.
+Moments are stored as the upper triangle of E[z z'], P numbers. After r rounds of an epoch they
+are Psi_r times those at its start. With fresh masks every round, Psi_1 suffices; with sequential
+windows, Psi_r is a product in their order; with shuffled windows, it is the mean over all orders,
+by recursion over the sets S of visited windows: Psi_S = (1/|S|) sum_{j in S} Phi_j Psi_{S - j}.
 
 A round is a polynomial of degree 2 K in its step size, so with fresh masks a schedule of any length
-needs the matrices at 2 K + 1 step sizes; those between follow by interpolation, without error.
+needs the matrices at 2 K + 1 step sizes; interpolation between them is exact.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from submodel_lab.theory.round_maps import RoundMap, list_work, round_map
 from submodel_lab.theory.trials import TrialPlan, check_plan
 
 MOST_WINDOWS = 12
-"""Windows of which all sets are gone through, for the mean over their orders."""
-_MOST_NUMBERS = 1 << 28  # in the matrices that are in memory at a time
-_MOST_TABULATED = 600  # moments; with more of them a round is applied, not written as a matrix
-_BLOCK = 512  # rounds whose moments are in memory at a time
+"""Largest number of windows for the mean over all orders."""
+_MOST_NUMBERS = 1 << 28  # numbers in the matrices in memory
+_MOST_TABULATED = 600  # moments; with more, a round is applied without its matrix
+_BLOCK = 512  # rounds whose moments are in memory at once
 MakeRound = Callable[[MaskLaw, float], RoundMap]
-"""One round with these masks and this step size."""
+"""Makes a round from masks and a step size."""
 
 
 @dataclass(frozen=True)
 class Triangle:
-    """Symmetric matrices of a size as the numbers of their upper triangles."""
+    """Conversion of symmetric matrices to the numbers of their upper triangles."""
 
     size: int
 
@@ -47,16 +47,16 @@ class Triangle:
 
     @property
     def numbers(self) -> int:
-        """P."""
+        """Number of entries of the triangle, P."""
         return self.size * (self.size + 1) // 2
 
     def pack(self, matrices: FloatArray) -> FloatArray:
-        """The upper triangles."""
+        """Return the upper triangles."""
         rows, columns = self._places
         return np.asarray(matrices[..., rows, columns])
 
     def unpack(self, numbers: FloatArray) -> FloatArray:
-        """Whole matrices."""
+        """Return the matrices of upper triangles."""
         rows, columns = self._places
         matrices = np.zeros((*numbers.shape[:-1], self.size, self.size))
         matrices[..., rows, columns] = numbers
@@ -64,17 +64,17 @@ class Triangle:
         return matrices
 
     def weigh(self, matrix: FloatArray) -> FloatArray:
-        """The functional <matrix, Z> of a symmetric Z, in the numbers of its triangle."""
+        """Return the weights of the functional <matrix, Z> of a symmetric Z on its triangle."""
         rows, columns = self._places
         return self.pack((matrix + matrix.T) / 2) * np.where(rows == columns, 1.0, 2.0)
 
     def tabulate(self, map_: RoundMap) -> FloatArray:
-        """The matrix of a round."""
+        """Return the matrix of a round."""
         return np.ascontiguousarray(self.pack(map_(self.unpack(np.eye(self.numbers)))).T)
 
 
 def epoch_length(law: MaskLaw) -> int:
-    """Rounds after which masks begin anew, whatever came before."""
+    """Return the number of rounds after which masks are independent of earlier ones."""
     if not isinstance(law, ListLaw):
         return 1
     return law.every if law.order == "fresh" else len(law.masks)
@@ -83,7 +83,7 @@ def epoch_length(law: MaskLaw) -> int:
 def epoch_stages(
     law: MaskLaw, make_round: MakeRound, triangle: Triangle, etas: Sequence[float]
 ) -> list[FloatArray]:
-    """Psi_1 ... Psi_L of an epoch whose rounds have these step sizes."""
+    """Compute Psi_1 ... Psi_L of an epoch with these step sizes."""
     if not isinstance(law, ListLaw) or (law.order == "fresh" and law.every == 1):
         return [triangle.tabulate(make_round(law, etas[0]))]
     entries = len(law.masks)
@@ -97,8 +97,8 @@ def epoch_stages(
 
     if entries * triangle.numbers**2 > _MOST_NUMBERS:
         raise TheoryError(
-            f"{entries} masks of {triangle.size - 1} coordinates that outlast a round: their maps "
-            "do not fit in memory; take fewer"
+            f"{entries} masks of {triangle.size - 1} coordinates that last for several rounds: "
+            "their maps do not fit in memory; take fewer"
         )
     if law.order == "fresh":
         stages = [np.zeros((triangle.numbers, triangle.numbers)) for _ in etas]
@@ -121,8 +121,8 @@ def _over_orders(
 ) -> Iterator[FloatArray]:
     if windows > MOST_WINDOWS:
         raise TheoryError(
-            f"{windows} shuffled windows: all sets of up to {MOST_WINDOWS} are gone through; "
-            "take fewer windows, or the sequential order"
+            f"{windows} shuffled windows: at most {MOST_WINDOWS} are possible, as all their sets "
+            "are enumerated; take fewer windows, or the sequential order"
         )
     level: dict[frozenset[int], FloatArray] = {frozenset(): np.eye(numbers)}
     for size, eta in enumerate(etas, start=1):
@@ -140,13 +140,13 @@ def _over_orders(
 
 
 Stages = Callable[[Sequence[float]], list[FloatArray]]
-"""The matrices of an epoch's rounds, from its start on, for these step sizes."""
+"""Computes the matrices of an epoch's rounds for step sizes."""
 
 
 def scheduled_rounds(
     plan: TrialPlan, length: int, stages: Stages, state: FloatArray
 ) -> Iterator[FloatArray]:
-    """The moments after every round."""
+    """Yield the moments after every round."""
     distinct = set(map(plan.eta_at, range(plan.rounds)))
     if length == 1 and len(distinct) > 2 * plan.steps + 1:
         yield from _interpolated_rounds(plan, stages, state)
@@ -164,7 +164,7 @@ def scheduled_rounds(
 def applied_rounds(
     plan: TrialPlan, make_round: Callable[[float], RoundMap], triangle: Triangle, state: FloatArray
 ) -> Iterator[FloatArray]:
-    """The same without matrices: for fresh masks of many coordinates."""
+    """Yield the moments after every round without matrices, for fresh masks of many coordinates."""
     moments = triangle.unpack(state)
     map_of = lru_cache(maxsize=1)(make_round)
     for r in range(plan.rounds):
@@ -173,7 +173,7 @@ def applied_rounds(
 
 
 def interpolation_weights(nodes: FloatArray, x: float) -> FloatArray:
-    """Lagrange's weights, that give a polynomial at x from its values at degree + 1 nodes.
+    """Return Lagrange's weights of a polynomial's values at degree + 1 nodes for its value at x.
 
     >>> interpolation_weights(np.array([0.0, 1.0]), 0.25)
     array([0.75, 0.25])
@@ -190,7 +190,7 @@ def _interpolated_rounds(
 ) -> Iterator[FloatArray]:
     etas = [plan.eta_at(r) for r in range(plan.rounds)]
     low, high, degree = min(etas), max(etas), 2 * plan.steps
-    angles = (np.arange(degree + 1) + 0.5) * np.pi / (degree + 1)  # Chebyshev's: weights stay small
+    angles = (np.arange(degree + 1) + 0.5) * np.pi / (degree + 1)  # Chebyshev nodes: small weights
     nodes = (low + high) / 2 + (high - low) / 2 * np.cos(angles)
     tables = np.stack([stages((float(eta),))[0] for eta in nodes])
     for eta in etas:
@@ -202,7 +202,7 @@ def _interpolated_rounds(
 class ExactTrajectory:
     """Expectations over masks, noise, orders and participants; index r is the round, from 0.
 
-    ``seconds`` holds E[(w_r - w*(p))(w_r - w*(p))'] of the rounds that were asked for.
+    ``seconds`` holds E[(w_r - w*(p))(w_r - w*(p))'] of the requested rounds.
     """
 
     target: FloatArray  # w*(p), or w*(m)
@@ -218,23 +218,23 @@ class ExactTrajectory:
 def exact_moments(
     problem: Quadratic, plan: TrialPlan, keep: Collection[int] = ()
 ) -> ExactTrajectory:
-    """What trials of a plan come to on average, by recursion over masks.
+    """Compute the expectations of a plan's trials, by recursion over masks.
 
-    The plan has no projection (``radius=math.inf``); its trials and seed play no part. Second
-    moments are kept of the rounds in ``keep``.
+    The plan must have no projection (``radius=math.inf``); its trials and seed are ignored. Second
+    moments are kept for the rounds in ``keep``.
 
     >>> import numpy as np
     >>> from submodel_lab.theory import TrialPlan, bernoulli
     >>> problem = Quadratic(np.ones((1, 1, 1)), np.ones((1, 1)))
     >>> plan = TrialPlan(bernoulli(0.5, 1), 2, 1, 0.5, math.inf)
-    >>> exact_moments(problem, plan).means.ravel()  # a half of the way, every other time
+    >>> exact_moments(problem, plan).means.ravel()  # half of the distance, in half of the rounds
     array([0.    , 0.25  , 0.4375])
     """
     check_plan(problem, plan)
     if plan.radius != math.inf:
         raise TheoryError(
-            f"radius = {plan.radius:g}: what a projection makes of moments is not a matter of "
-            "moments; give math.inf, and see in Trajectory.projections whether it ever acts"
+            f"radius = {plan.radius:g}: moments cannot be computed with a projection; give "
+            "math.inf, and check Trajectory.projections for whether it ever acts"
         )
     d, law = problem.dimension, plan.masking.law(problem.dimension)
     target = MaskedObjective(problem, plan.masking).optimum(math.inf)
@@ -272,7 +272,7 @@ def exact_moments(
 
 
 class _Reader:
-    """Takes what is asked for from the moments of round after round."""
+    """Compute means, distances and gaps from the moments of each round."""
 
     def __init__(self, problem: Quadratic, target: FloatArray, triangle: Triangle) -> None:
         d = problem.dimension
@@ -292,7 +292,7 @@ class _Reader:
         self._values: list[FloatArray] = []
 
     def see(self, state: FloatArray) -> None:
-        """The moments of the next round."""
+        """Add the moments of the next round."""
         self._states.append(state)
         if len(self._states) == _BLOCK:
             self._flush()
@@ -303,18 +303,18 @@ class _Reader:
             self._states = []
 
     def second(self, state: FloatArray) -> FloatArray:
-        """E[u u'], u = w - w*(p)."""
+        """Return E[u u'], u = w - w*(p)."""
         return self._triangle.unpack(state)[:-1, :-1]
 
     def read(self) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Means, distances and gaps of all that was seen."""
+        """Return the means, distances and gaps of all rounds."""
         self._flush()
         values = np.concatenate(self._values)
         return values[:, :-2] + self._target, values[:, -2], values[:, -1]
 
 
 def _unit(dimension: int, j: int) -> FloatArray:
-    """<matrix, E[z z']> is E[z_j]."""
+    """Return the matrix with <matrix, E[z z']> = E[z_j]."""
     matrix = np.zeros((dimension + 1, dimension + 1))
     matrix[j, dimension] = 1
     return matrix
@@ -323,7 +323,7 @@ def _unit(dimension: int, j: int) -> FloatArray:
 def _after_output(
     problem: Quadratic, plan: TrialPlan, law: MaskLaw, moments: FloatArray, centre: FloatArray
 ) -> FloatArray:
-    """E[z z'] of w^: a step 1/L without noise, of all clients, with fresh masks or all windows."""
+    """Return E[z z'] of w^, after a noiseless step 1/L with fresh masks or all windows."""
     quiet = Quadratic(problem.matrices, problem.vectors)
     factors = plan.masking.factors(problem.dimension)
     work = list_work(quiet, factors, 1, 1 / problem.smoothness, centre)
@@ -334,14 +334,14 @@ def _after_output(
         return np.asarray(step @ moments @ step.T)
     if isinstance(law, ListLaw) and plan.rounds % law.every:
         raise TheoryError(
-            f"{plan.rounds} rounds are no whole number of the {law.every} that share masks: the "
-            "output step would depend on the last of them"
+            f"{plan.rounds} rounds are not a multiple of the {law.every} that share masks: the "
+            "output step would depend on the last masks"
         )
     return round_map(work, law)(moments)
 
 
 def exact_average_error(problem: Quadratic, plan: TrialPlan, late: range) -> float:
-    """E||mean of w_r over ``late`` - w*(p)||^2, for masks that are fresh every round.
+    """Return E||mean of w_r over ``late`` - w*(p)||^2 for masks that are fresh every round.
 
     With z = (w - w*, 1), E[z_s z_r'] = E[z_s z_s'] (P')^(r-s) for s < r, P the mean of a round, so
     sums over pairs follow round by round: C_r = sum_{s <= r} E[z_s z_r'].

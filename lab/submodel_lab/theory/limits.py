@@ -1,9 +1,10 @@
-"""Sharper statements than the paper's: where masked training settles, and how far that is from w*.
+"""Sharper statements than the paper's: the limit of masked training, and its distance from w*.
 
 Near w*(p) the error u = w - w*(p) obeys u+ = u - eta K (H u + g) + ..., with the mean Hessian H and
-the masked gradients g of a round, of mean 0. So E[u u'] settles where H S + S H = eta K Q, Q being
-the covariance of g and of the noise, and E||u||^2 = eta K tr(H^-1 Q) / 2; E u, of order eta, is the
-second-order bias. docs/theory/sharper.md has the proofs.
+the masked gradients g of a round, of mean 0. So E[u u'] tends to the solution S of
+H S + S H = eta K Q, where Q is the covariance of g and of the noise, and E||u||^2 tends to
+eta K tr(H^-1 Q) / 2; E u, of order eta, is the second-order bias. docs/theory/sharper.md has the
+proofs.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from submodel_lab.theory.round_maps import four_moments
 
 @dataclass(frozen=True, eq=False)
 class Balance:
-    """What holds the error at w*(p) in balance: the pull H and what keeps it moving."""
+    """Balance of the error at w*(p) between the curvature H and the covariance of gradients."""
 
     optimum: FloatArray  # w*(p), or w*(m)
     hessian: FloatArray  # H, of F_p
@@ -55,10 +56,11 @@ class Balance:
 
 
 def balance(problem: Problem, masking: Masking, radius: float = math.inf) -> Balance:
-    """H and the covariances at the optimum of the masked objective.
+    """Compute H and the covariances at the optimum of the masked objective.
 
-    Of quadratics everything is exact; of examples too where all masks are listed, but for H, by
-    central differences. Windows cancel over an epoch, so their masks add nothing.
+    For quadratics everything is exact; for examples with a list of all masks the covariances are
+    exact, and H is computed by central differences. Windows cancel over an epoch, so their masks
+    add nothing.
 
     >>> from submodel_lab.theory import bernoulli, quadratics
     >>> problem = quadratics(4, 10, 1.0, 2.0, noise=10.0)
@@ -81,7 +83,7 @@ def balance(problem: Problem, masking: Masking, radius: float = math.inf) -> Bal
 
 
 def _windows(law: MaskLaw) -> ListLaw | None:
-    """The windows that an epoch goes through; None where masks are fresh every round."""
+    """Return the law of the windows of an epoch; None for masks that are fresh every round."""
     if not isinstance(law, ListLaw) or (law.order == "fresh" and law.every == 1):
         return None
     if law.order == "fresh":
@@ -92,7 +94,7 @@ def _windows(law: MaskLaw) -> ListLaw | None:
 def _mask_covariance(
     problem: Problem, law: MaskLaw, factors: FloatArray, w: FloatArray
 ) -> FloatArray:
-    """Of the mean over clients of S_i grad f_i(S_i w), S_i = m_i times its factor."""
+    """Return the covariance of the mean of S_i grad f_i(S_i w), S_i = m_i times its factor."""
     n = problem.clients
     if isinstance(law, ListLaw) and not law.independent:
         masks = law.masks.swapaxes(0, 1) * factors[:, None]
@@ -100,7 +102,7 @@ def _mask_covariance(
         away = gradients - law.chances @ gradients
         return np.asarray((law.chances[:, None] * away).T @ away)
     if not law.independent:
-        raise TheoryError("the parts of these clients are too many ways to deal: fewer coordinates")
+        raise TheoryError("these clients' parts have too many divisions to list: fewer coordinates")
     most = max(law.count(i) for i in range(n))
     by_moments = four_moments(law)
     if isinstance(problem, Quadratic) and most > MOST_LISTED and by_moments is not None:
@@ -123,12 +125,12 @@ def _mask_covariance(
 def _noise_covariance(
     problem: Problem, law: MaskLaw, factors: FloatArray, w: FloatArray
 ) -> FloatArray:
-    """The mean over clients of E[S_i Cov(stochastic gradient at S_i w) S_i]."""
+    """Return the mean over clients of E[S_i Cov(stochastic gradient at S_i w) S_i]."""
     if isinstance(problem, Quadratic):
         first, _ = law.moments
         return np.diag((first * factors**2).mean(0)) * problem.noise**2 / problem.dimension
     if not isinstance(problem, Samples):
-        raise TheoryError(f"{type(problem).__name__}: its gradients' noise is not known here")
+        raise TheoryError(f"{type(problem).__name__}: the noise of its gradients is not known")
     masks, chances = law.list_masks()
     scaled_masks = masks * factors[:, None]
     point = scaled_masks * w
@@ -142,9 +144,9 @@ def _noise_covariance(
 
 
 def second_order_bias(problem: Quadratic, masking: Masking, steps: int) -> FloatArray:
-    """Lim E[w - w*] / eta for small eta, where training settles (windows: at the ends of epochs).
+    """Return lim E[w - w*] / eta for small eta in the stationary state (windows: at epoch ends).
 
-    With other losses, curvature that changes adds a term of that order. With K = 1 and fresh masks
+    For other losses, changing curvature adds a term of the same order. With K = 1 and fresh masks
     there is no bias.
 
     >>> from submodel_lab.theory import bernoulli, quadratics
@@ -159,7 +161,7 @@ def second_order_bias(problem: Quadratic, masking: Masking, steps: int) -> Float
     if windows := _windows(law):
         return _window_bias(problem, windows, factors, w, steps, hessian)
     if not law.lists_all:
-        raise TheoryError(f"d = {d}: the bias needs all masks, and they are too many to list")
+        raise TheoryError(f"d = {d}: the bias needs a list of all masks, and there are too many")
     masks, chances = law.list_masks()
     pulls = _curved_gradients(problem, masks * factors[:, None], w)
     mean = np.einsum("im,imd->d", chances, pulls) / problem.clients
@@ -167,7 +169,7 @@ def second_order_bias(problem: Quadratic, masking: Masking, steps: int) -> Float
 
 
 def _curved_gradients(problem: Quadratic, masks: FloatArray, w: FloatArray) -> FloatArray:
-    """S A_i S times S grad f_i(S w), of every client and mask; S is the mask times its factor."""
+    """Return S A_i S times S grad f_i(S w) of every client and mask; S is mask times factor."""
     gradients = masks * problem.gradients(masks * w)
     return np.asarray(masks * ((masks * gradients) @ problem.matrices))
 
@@ -191,7 +193,7 @@ def _window_bias(
         )
 
     count = len(gradients)
-    if law.order == "shuffled":  # j is after k half of the time, and the sum of all g is 0
+    if law.order == "shuffled":  # j follows k with probability 1/2, and the sum of all g is 0
         passed_on = -sum(pull(j, gradients[j]) for j in range(count)) / 2
     else:
         behind = np.cumsum(gradients, 0) - gradients
@@ -201,10 +203,10 @@ def _window_bias(
 
 
 def exact_residual(problem: Quadratic, masking: Masking) -> FloatArray:
-    """w*(1) - w*(p) = H^-1 grad F_p(w*).
+    """Compute w*(1) - w*(p) = H^-1 grad F_p(w*).
 
     With Bernoulli masks grad F_p(w*) is the mean of p_i [grad f_i(w*) + (1 - p_i)(D_i - A_i) w*],
-    D_i the diagonal of A_i; with any others it is that of E[m_i (.) grad f_i(m_i (.) w*)].
+    D_i the diagonal of A_i; with other masks it is the mean of E[m_i (.) grad f_i(m_i (.) w*)].
 
     >>> from submodel_lab.theory import bernoulli, quadratics
     >>> float(abs(exact_residual(quadratics(), bernoulli(1.0, 4))).max()) < 1e-12
@@ -216,17 +218,18 @@ def exact_residual(problem: Quadratic, masking: Masking) -> FloatArray:
 
 @dataclass(frozen=True)
 class DistanceBounds:
-    """Bounds on ||w*(1) - w*(p)||; NaN where one does not apply."""
+    """Bounds on ||w*(1) - w*(p)||; NaN if one does not apply."""
 
-    by_condition: float  # (1 - rho)(kappa_F - 1)||w*||: quadratics, the same masks for everyone
-    unequal: float  # quadratics, any p_i: what differing p_i and masking add, over the mean of p_i
+    by_condition: float  # (1 - rho)(kappa_F - 1)||w*||: quadratics, equal laws of all clients
+    unequal: float  # quadratics, any p_i: effects of differing p_i and of masking, over mean p_i
     smooth: float  # kappa sqrt((1 - p)/p)||w*||: any strongly convex losses, Bernoulli, equal p
 
 
 def distance_bounds(problem: Problem, masking: Masking) -> DistanceBounds:
-    """Bounds of docs/theory/sharper.md (strongly convex; Bernoulli or fixed-size masks).
+    """Compute the bounds for strongly convex problems and Bernoulli or fixed-size masks.
 
-    rho is the chance that another coordinate is held, given one: p, or (s - 1)/(d - 1).
+    rho is the probability that another coordinate is held, given one: p, or (s - 1)/(d - 1).
+    docs/theory/sharper.md has the proofs.
     """
     if problem.convexity <= 0:
         raise TheoryError("the bounds need a strongly convex problem: mu = 0 here")
@@ -257,10 +260,10 @@ def distance_bounds(problem: Problem, masking: Masking) -> DistanceBounds:
 
 
 def first_order_shift(problem: Problem, radius: float) -> FloatArray:
-    """Lim (w*(1) - w*(p)) / (1 - p) for p -> 1, Bernoulli masks, any smooth strongly convex losses.
+    """Return lim (w*(1) - w*(p)) / (1 - p) for p -> 1 with Bernoulli masks.
 
-    It is hess F(w*)^-1 times the sum over j of grad F(w* without j), but for its own entry j: what
-    is missing is felt by the others only.
+    For smooth strongly convex losses it is hess F(w*)^-1 times the sum over j of
+    grad F(w* without j) without its entry j, as a missing coordinate affects the others only.
     """
     original = MaskedObjective(problem)
     w = original.optimum(radius)
@@ -275,7 +278,7 @@ def first_order_shift(problem: Problem, radius: float) -> FloatArray:
 
 
 def variance(powers: FloatArray, probabilities: FloatArray) -> float:
-    """The variance of m/p (.) g, where ``powers`` are E[g_j^2].
+    """Return the variance of m/p (.) g, where ``powers`` are E[g_j^2].
 
     >>> variance(np.array([4.0, 1.0]), np.array([0.5, 0.5]))
     5.0
@@ -284,13 +287,13 @@ def variance(powers: FloatArray, probabilities: FloatArray) -> float:
 
 
 def least_variance(powers: FloatArray, budget: float) -> FloatArray:
-    """The p_j in (0, 1] of sum ``budget`` that make `variance` least: min(1, c sqrt(powers)).
+    """Return the p_j in (0, 1] of sum ``budget`` with the least `variance`: min(1, c sqrt(powers)).
 
     >>> least_variance(np.array([4.0, 1.0, 1.0]), 2.0)
     array([1. , 0.5, 0.5])
     """
     if not (powers > 0).all():
-        raise TheoryError("a power of 0: what is never needed has no probability; leave it out")
+        raise TheoryError("a power of 0: such a coordinate needs no probability; leave it out")
     if not 0 < budget <= len(powers):
         raise TheoryError(f"a budget of {budget:g} for {len(powers)}: it must be in (0, d]")
     roots = np.sqrt(powers)

@@ -1,8 +1,7 @@
-"""How coordinates are masked: the laws of a round's masks, and the schemes that draw them.
+"""Masking of coordinates: laws of a round's masks, and the schemes that draw them.
 
-Three kinds of law are enough for every scheme: coordinates drawn by themselves, sets of a fixed
-size, and lists of masks. With lists, clients may depend on each other (windows, parts), and rounds
-too.
+Three kinds of law cover every scheme: independent coordinates, sets of a fixed size, and lists of
+masks. With lists, clients (windows, parts) and rounds may depend on each other.
 """
 
 from __future__ import annotations
@@ -39,15 +38,15 @@ from submodel.schemes import (
 from submodel_lab.theory.problems import FloatArray, TheoryError
 
 MOST_LISTED = 1 << 10
-"""Masks of a client that are listed for objectives; where there are more, a fixed choice is."""
+"""Largest number of masks of a client in an exact list; beyond it, a fixed sample is used."""
 _CHOICE = 2048
-_MOST_DEALS = 20_000  # ways to divide the coordinates among clients, that are listed
+_MOST_DEALS = 20_000  # listed divisions of the coordinates among clients
 MaskOrder = Literal["fresh", "shuffled", "sequential"]
-"""Over rounds: independent; every one of the list once per epoch; in the order of the list."""
+"""Order over rounds: independent, each list entry once per epoch, or in the order of the list."""
 
 
 class MaskLaw(ABC):
-    """The law of the masks (m_1, ..., m_N) of one round."""
+    """Law of the masks (m_1, ..., m_N) of one round."""
 
     independent: bool
     """Whether the clients' masks are independent of each other."""
@@ -59,24 +58,24 @@ class MaskLaw(ABC):
 
     @abstractmethod
     def count(self, client: int) -> int:
-        """How many masks a client may get."""
+        """Return the number of possible masks of a client."""
 
     @abstractmethod
     def list_client(self, client: int) -> tuple[FloatArray, FloatArray]:
-        """All of a client's masks (masks x d), and their chances."""
+        """Return all masks of a client (masks x d) and their probabilities."""
 
     def choose_masks(self) -> tuple[FloatArray, FloatArray] | None:
-        """A fixed choice of masks for all clients, where all are too many; None: there is none."""
+        """Return a fixed sample of masks for all clients, or None if the law has none."""
         return None
 
     @property
     def clients(self) -> int:
-        """N."""
+        """Number of clients, N."""
         return len(self.moments[0])
 
     @property
     def lists_all(self) -> bool:
-        """Whether `list_masks` has all masks."""
+        """Whether `list_masks` returns all masks."""
         return self.choose_masks() is None or self._few
 
     @property
@@ -84,13 +83,13 @@ class MaskLaw(ABC):
         return max(self.count(i) for i in range(self.clients)) <= MOST_LISTED
 
     def list_masks(self) -> tuple[FloatArray, FloatArray]:
-        """Masks (clients x masks x d) and chances (clients x masks): all, or the fixed choice."""
+        """Return all masks, or the fixed sample (clients x masks x d), and their probabilities."""
         if not self._few and (choice := self.choose_masks()) is not None:
             return choice
         parts = [self.list_client(i) for i in range(self.clients)]
         longest = max(len(chances) for _, chances in parts)
         masks = np.zeros((len(parts), longest, parts[0][0].shape[1]))
-        all_chances = np.zeros((len(parts), longest))  # of what is not there: 0
+        all_chances = np.zeros((len(parts), longest))  # 0 for padding
         for i, (client_masks, chances) in enumerate(parts):
             masks[i, : len(chances)], all_chances[i, : len(chances)] = client_masks, chances
         return masks, all_chances
@@ -98,14 +97,14 @@ class MaskLaw(ABC):
 
 @dataclass(frozen=True, eq=False)
 class BernoulliLaw(MaskLaw):
-    """Every coordinate by itself, with a probability of its own for each client."""
+    """Independent coordinates, with a probability for each client and coordinate."""
 
     probabilities: FloatArray  # clients x d
     independent = True
 
     @property
     def moments(self) -> tuple[FloatArray, FloatArray]:
-        """P, and p p' but on the diagonal."""
+        """Means p, and second moments p p' with diagonal p."""
         p = self.probabilities
         second = p[:, :, None] * p[:, None]
         d = range(p.shape[1])
@@ -113,11 +112,11 @@ class BernoulliLaw(MaskLaw):
         return p.copy(), second
 
     def count(self, client: int) -> int:
-        """2 to the coordinates that are not certain."""
+        """Return 2 to the power of the number of uncertain coordinates."""
         return 1 << int((self.probabilities[client] < 1).sum())
 
     def list_client(self, client: int) -> tuple[FloatArray, FloatArray]:
-        """All masks; certain coordinates are in each."""
+        """Return all masks; certain coordinates are in each."""
         p = self.probabilities[client]
         open_ = np.flatnonzero(p < 1)
         choices = np.array(list(product((0.0, 1.0), repeat=len(open_))))
@@ -126,7 +125,7 @@ class BernoulliLaw(MaskLaw):
         return masks, np.prod(np.where(choices > 0, p[open_], 1 - p[open_]), 1)
 
     def choose_masks(self) -> tuple[FloatArray, FloatArray]:
-        """Antithetic, so that means are exact sooner."""
+        """Return an antithetic sample, whose means have less error."""
         is_held = _uniform(self.probabilities.shape[1])[None] < self.probabilities[:, None]
         masks = is_held.astype(np.float64)
         return masks, np.full(masks.shape[:2], 1 / _CHOICE)
@@ -134,15 +133,15 @@ class BernoulliLaw(MaskLaw):
 
 @dataclass(frozen=True, eq=False)
 class FixedSizeLaw(MaskLaw):
-    """Sets of s_i coordinates, each as likely as any other: hypergeometric."""
+    """Sets of s_i coordinates with equal probability (hypergeometric)."""
 
     sizes: tuple[int, ...]
     dimension: int
-    independent: bool = True  # False: clients share nothing, and are too many to list together
+    independent: bool = True  # False: disjoint parts with too many divisions to list
 
     @property
     def orders(self) -> FloatArray:
-        """P(k given coordinates are all held), k = 1 ... 4: clients x 4."""
+        """Probability that k given coordinates are all held, k = 1 ... 4: clients x 4."""
         d = self.dimension
         return np.array(
             [[math.perm(s, k) / math.perm(d, k) if k <= d else 0.0 for k in range(1, 5)]
@@ -151,18 +150,18 @@ class FixedSizeLaw(MaskLaw):
 
     @property
     def moments(self) -> tuple[FloatArray, FloatArray]:
-        """The share s/d; two coordinates are held with s(s-1)/(d(d-1)), not (s/d)^2."""
+        """Means s/d, and second moments s(s-1)/(d(d-1)) for two coordinates."""
         d, orders = self.dimension, self.orders
         second = np.repeat(np.repeat(orders[:, 1, None, None], d, 1), d, 2)
         second[:, range(d), range(d)] = orders[:, :1]
         return np.repeat(orders[:, :1], d, 1), second
 
     def count(self, client: int) -> int:
-        """D over s."""
+        """Return the binomial coefficient of d and s."""
         return math.comb(self.dimension, self.sizes[client])
 
     def list_client(self, client: int) -> tuple[FloatArray, FloatArray]:
-        """All sets."""
+        """Return all sets."""
         masks = np.zeros((self.count(client), self.dimension))
         for row, members in zip(
             masks, combinations(range(self.dimension), self.sizes[client]), strict=True
@@ -171,7 +170,7 @@ class FixedSizeLaw(MaskLaw):
         return masks, np.full(len(masks), 1 / len(masks))
 
     def choose_masks(self) -> tuple[FloatArray, FloatArray]:
-        """The first s of an order, and of its reverse."""
+        """Return the first s coordinates of random orders and of their reverses."""
         ranks = _uniform(self.dimension).argsort(1).argsort(1)
         masks = (ranks[None] < np.array(self.sizes)[:, None, None]).astype(np.float64)
         return masks, np.full(masks.shape[:2], 1 / _CHOICE)
@@ -179,9 +178,9 @@ class FixedSizeLaw(MaskLaw):
 
 @dataclass(frozen=True, eq=False)
 class ListLaw(MaskLaw):
-    """A list of what clients hold: one entry a round for all, or for each its own.
+    """A list of masks of all clients; a round takes one entry, or one for each client.
 
-    ``every`` rounds have the same entry. ``order`` says how entries follow each other.
+    ``every`` rounds have the same entry. ``order`` is the order of entries over rounds.
     """
 
     masks: FloatArray  # entries x clients x d
@@ -192,16 +191,16 @@ class ListLaw(MaskLaw):
 
     @property
     def moments(self) -> tuple[FloatArray, FloatArray]:
-        """Sums over the list."""
+        """Means and second moments, as sums over the list."""
         first = np.einsum("m,mid->id", self.chances, self.masks)
         return first, np.einsum("m,mid,mie->ide", self.chances, self.masks, self.masks)
 
     def count(self, client: int) -> int:  # noqa: ARG002
-        """The list's length."""
+        """Return the length of the list."""
         return len(self.masks)
 
     def list_client(self, client: int) -> tuple[FloatArray, FloatArray]:
-        """The client's part of every entry."""
+        """Return the client's part of every entry."""
         return self.masks[:, client], self.chances
 
 
@@ -212,12 +211,12 @@ def _uniform(dimension: int) -> FloatArray:
 
 @dataclass(frozen=True, eq=False)
 class CoordinateChances(Scheme):
-    """Every coordinate by itself; with equal probabilities it is `Random`, to the bit."""
+    """Independent coordinates; with equal probabilities it equals `Random` bit for bit."""
 
     probabilities: FloatArray  # clients x d
 
     def select(self, axis: str, size: int, capacity: float, draw: Draw) -> Mask:  # noqa: ARG002
-        """A size of several d is so many draws of d.
+        """Draw coordinates; a multiple of d as a size gives as many draws of d.
 
         >>> scheme = CoordinateChances(np.array([[1.0, 0.5]]))
         >>> bool(scheme.select("coordinates", 6, 0.75, Draw(0, 0, 0))[::2].all())
@@ -231,9 +230,9 @@ class CoordinateChances(Scheme):
 
 @dataclass(frozen=True, eq=False)
 class MaskList(Scheme):
-    """One entry of a list a round: what each client holds (entries x clients x d).
+    """Draw one entry of a list of masks per round (entries x clients x d).
 
-    ``together`` has all clients take the same entry; otherwise everyone draws by themselves.
+    With ``together`` all clients take the same entry; otherwise each client draws its own.
     """
 
     masks: FloatArray
@@ -241,14 +240,14 @@ class MaskList(Scheme):
     together: bool = True
 
     def select(self, axis: str, size: int, capacity: float, draw: Draw) -> Mask:  # noqa: ARG002
-        """The client's part of the entry that is drawn.
+        """Return the client's part of the drawn entry.
 
         >>> scheme = MaskList(np.eye(2)[:, None], np.array([0.0, 1.0]))
         >>> scheme.select("coordinates", 2, 0.5, Draw(0, 0, 0))
         array([False,  True])
         """
-        who = () if self.together else (draw.client,)
-        place = generator(draw.seed, "mask list", draw.round, *who).random()
+        key = () if self.together else (draw.client,)
+        place = generator(draw.seed, "mask list", draw.round, *key).random()
         entry = int(np.searchsorted(np.cumsum(self.chances)[:-1], place, side="right"))
         return np.asarray(self.masks[entry, draw.client] > 0)
 
@@ -257,8 +256,8 @@ class MaskList(Scheme):
 class Masking:
     """A scheme and the capacity of every client (p_i, or s_i / d).
 
-    ``unbiased`` scales what is held by one over its chance, as MAST does, so that its mean is 1;
-    the scheme `Unbiased` does so by itself.
+    ``unbiased`` divides held coordinates by their probability, as MAST does, so that the mean is 1;
+    the scheme `Unbiased` does so already.
     """
 
     scheme: Scheme
@@ -268,19 +267,19 @@ class Masking:
     def __post_init__(self) -> None:
         for p in self.capacities:
             if not 0 < p <= 1:
-                raise TheoryError(f"p = {p:g} is not in (0, 1]: a client must hold something")
+                raise TheoryError(f"p = {p:g} is not in (0, 1]")
         _refuse(self.scheme, self.capacities)
 
     @property
     def mask_scheme(self) -> Scheme:
-        """Who draws the masks: the scheme, or the one whose masks it borrows."""
+        """The scheme that draws the masks: this one, or the one whose masks it borrows."""
         scheme = self.scheme
         while isinstance(scheme, BorrowsMasks):
             scheme = scheme.masks_of
         return scheme
 
     def law(self, dimension: int) -> MaskLaw:
-        """The law of a round's masks of ``dimension`` coordinates.
+        """Return the law of a round's masks of ``dimension`` coordinates.
 
         >>> bernoulli(0.5, 2).law(3).count(0)
         8
@@ -292,46 +291,48 @@ class Masking:
         return _make_law(self.mask_scheme, self.capacities, dimension)
 
     def factors(self, dimension: int) -> FloatArray:
-        """What the held coordinates are multiplied with: clients x d."""
+        """Return the factors of held coordinates: clients x d."""
         if not self.unbiased and self.scheme.chance(1, 1.0) is None:
             return np.ones((len(self.capacities), dimension))
         first, _ = self.law(dimension).moments
         if not (first > 0).all():
-            raise TheoryError("a coordinate is never held: nothing can be divided by its chance")
+            raise TheoryError(
+                "a coordinate is never held, so nothing can be divided by its probability"
+            )
         return np.asarray(1 / first)
 
     def list_masks(self, dimension: int) -> tuple[FloatArray, FloatArray]:
-        """Masks (clients x masks x d) and their probabilities (clients x masks)."""
+        """Return masks (clients x masks x d) and their probabilities (clients x masks)."""
         return self.law(dimension).list_masks()
 
     def scaled_masks(self, dimension: int) -> tuple[FloatArray, FloatArray]:
-        """The same with what held coordinates are multiplied with."""
+        """Return masks times their factors, and their probabilities."""
         masks, chances = self.list_masks(dimension)
         return masks * self.factors(dimension)[:, None], chances
 
     def moments(self, dimension: int) -> tuple[FloatArray, FloatArray]:
-        """E[m_i] (clients x d) and E[m_i m_i'] (clients x d x d), scaled; exact."""
+        """Return the exact E[m_i] (clients x d) and E[m_i m_i'] (clients x d x d), with factors."""
         first, second = self.law(dimension).moments
         factors = self.factors(dimension)
         return first * factors, second * (factors[:, :, None] * factors[:, None])
 
 
 def _refuse(scheme: Scheme, capacities: Sequence[float]) -> None:
-    """Say why a scheme's masks have no law that the lab could use."""
+    """Raise an error if the law of a scheme's masks is not usable here."""
     name = type(scheme).__name__
     if scheme.looks_at_model:
-        raise TheoryError(f"{name}: its masks depend on the weights; the lab's must not")
+        raise TheoryError(f"{name}: its masks depend on the weights, which the lab cannot use")
     if scheme.cells > 1:
         raise TheoryError(f"{name}: cells average among themselves; Algorithms 1 and 2 do not")
     if any(scheme.step_rule(p) is not None for p in capacities):
         raise TheoryError(f"{name}: a mask for each local step; the lab has one for each round")
-    single_cell = isinstance(scheme, Hierarchical)  # then everyone holds everything
+    single_cell = isinstance(scheme, Hierarchical)  # then all clients hold everything
     while isinstance(scheme, BorrowsMasks):
         scheme = scheme.masks_of
     with_law = Random | Dropout | Rolling | Static | Full | PartitionScheme
     if not isinstance(scheme, with_law | CoordinateChances | MaskList) and not single_cell:
         raise TheoryError(
-            f"{name}: the law of its masks is not known here; give them as a list "
+            f"{name}: the law of its masks is not known; give them as a list "
             "(submodel_lab.theory.mask_list)"
         )
 
@@ -391,18 +392,18 @@ def _deal_law(scheme: PartitionScheme, capacities: tuple[float, ...], dimension:
 
 
 def bernoulli(p: float, clients: int, unbiased: bool = False) -> Masking:
-    """The same p for all clients."""
+    """Mask with the same p for all clients."""
     return Masking(Random(), (p,) * clients, unbiased)
 
 
 def rolling(p: float, clients: int, dimension: int, sequential: bool = False) -> Masking:
-    """Windows of a share p, one per coordinate."""
+    """Mask with rolling windows of a share p, one per coordinate."""
     scheme = Rolling(dimension, "sequential" if sequential else "shuffled")
     return Masking(scheme, (p,) * clients)
 
 
 def coordinatewise(probabilities: FloatArray, unbiased: bool = False) -> Masking:
-    """A probability for every client and coordinate; ``unbiased`` divides what is held by it.
+    """Mask with a probability per client and coordinate; ``unbiased`` divides by it.
 
     >>> first, _ = coordinatewise(np.array([[1.0, 0.25]])).moments(2)
     >>> first
@@ -420,9 +421,9 @@ def mask_list(
     together: bool = True,
     unbiased: bool = False,
 ) -> Masking:
-    """Any masks at all: a list of what clients may hold in a round (entries x clients x d).
+    """Mask with any list of masks for a round (entries x clients x d).
 
-    All clients get the same entry, or each draws its own; all chances are equal if none are given.
+    All clients take the same entry, or each draws its own; chances are equal by default.
 
     >>> mask_list(np.eye(3)[:, None]).moments(3)[0].round(3)
     array([[0.333, 0.333, 0.333]])
@@ -432,13 +433,13 @@ def mask_list(
         raise TheoryError("masks must be entries x clients x d, of 0 and 1")
     weights = np.full(len(table), 1 / len(table)) if chances is None else np.array(chances, float)
     if weights.shape != (len(table),) or (weights < 0).any() or abs(weights.sum() - 1) > 1e-9:
-        raise TheoryError(f"chances: {len(table)} numbers of sum 1 are needed, none negative")
+        raise TheoryError(f"chances: {len(table)} non-negative numbers of sum 1 are needed")
     shares = np.einsum("m,mid->i", weights, table) / table.shape[2]
     return Masking(MaskList(table, weights, together), tuple(shares.tolist()), unbiased)
 
 
 def epoch_windows(masking: Masking, seeds: NDArray[np.int64], epoch: int) -> NDArray[np.int64]:
-    """The windows that trials with these seeds visit in an epoch: trials x rounds."""
+    """Return the windows that trials with these seeds visit in an epoch: trials x rounds."""
     scheme = masking.mask_scheme
     assert isinstance(scheme, Rolling)
     rounds = range(epoch * scheme.windows, (epoch + 1) * scheme.windows)

@@ -1,4 +1,4 @@
-"""Numbers with intervals, statements about them, and whether these hold: one rule for each kind."""
+"""Measures with intervals, statements about them, and rules that judge the statements."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from submodel_lab.theory.problems import FloatArray, TheoryError
 
 _NORMAL = 1.96  # of a 95 % interval
 _RESAMPLES = 200
-_WIDEST_SLOPE = 0.6  # an interval of a slope that is wider decides nothing
-_SLACK = 0.01  # of a slope that is exact: what terms of higher order do to it at a finite R
+_WIDEST_SLOPE = 0.6  # a wider interval of a slope decides nothing
+_SLACK = 0.01  # tolerance of exact slopes, for terms of higher order at a finite R
 
 
 @dataclass(frozen=True)
 class Measure:
-    """A number, its 95 % interval, and the exact value where one is known."""
+    """A number with its 95 % interval, and the exact value if it is known."""
 
     mean: float
     low: float
@@ -31,7 +31,7 @@ class Measure:
 
     @classmethod
     def of(cls, values: FloatArray, exact: float | None = None) -> Measure:
-        """The mean over trials.
+        """Make the measure of the mean over trials.
 
         >>> Measure.of(np.array([1.0, 3.0]), exact=2.0).errors_off
         0.0
@@ -39,7 +39,7 @@ class Measure:
         return cls(*interval(values), exact, values)
 
     def minus(self, other: Measure) -> Measure:
-        """The difference trial by trial: both must have the values of the same trials.
+        """Return the difference trial by trial; both need the values of the same trials.
 
         >>> one, two = Measure.of(np.array([1.0, 3.0])), Measure.of(np.array([1.0, 2.0]))
         >>> one.minus(two).mean
@@ -54,7 +54,7 @@ class Measure:
         )
 
     def times(self, factor: float) -> Measure:
-        """All of it, in another unit.
+        """Return the measure times a factor.
 
         >>> Measure(1.0, 0.5, 1.5).times(2.0).high
         3.0
@@ -67,18 +67,18 @@ class Measure:
 
     @property
     def errors_off(self) -> float:
-        """How many standard errors the mean is away from the exact value; 0 if none is known."""
+        """Distance of the mean from the exact value in standard errors; 0 if none is known."""
         if self.exact is None:
             return 0.0
         error = (self.high - self.low) / (2 * _NORMAL)
         gap = abs(self.mean - self.exact)
-        if gap <= 1e-6 * abs(self.exact):  # rounding: without noise and masks nothing is random
+        if gap <= 1e-6 * abs(self.exact):  # rounding errors without any randomness
             return 0.0
         return gap / error if error > 0 else math.inf
 
 
 def interval(values: FloatArray) -> tuple[float, float, float]:
-    """Mean over trials and its 95 % confidence interval.
+    """Return the mean over trials and its 95 % confidence interval.
 
     >>> interval(np.array([1.0, 1.0, 1.0]))
     (1.0, 1.0, 1.0)
@@ -89,7 +89,7 @@ def interval(values: FloatArray) -> tuple[float, float, float]:
 
 
 def slope(x: Sequence[float], y: Sequence[float]) -> float:
-    """The least-squares slope in log-log axes; NaN where a value is not positive, or for one x.
+    """Return the least-squares slope in log-log axes; NaN for values <= 0, or for one x.
 
     >>> round(slope([1, 2, 4], [8, 4, 2]), 6)
     -1.0
@@ -102,9 +102,9 @@ def slope(x: Sequence[float], y: Sequence[float]) -> float:
 def slope_measure(
     x: Sequence[float], values: Sequence[FloatArray], exact: Sequence[float] | None = None
 ) -> Measure:
-    """The slope of the means over trials and its 95 % interval, by bootstrap over trials.
+    """Return the slope of the means over trials with a 95 % bootstrap interval over trials.
 
-    It is NaN where too few trials were different from 0 for it.
+    The slope is NaN if too few trials differ from 0.
     """
     rng = generator(0, "bootstrap")
 
@@ -121,26 +121,26 @@ def slope_measure(
 
 
 class Verdict(StrEnum):
-    """What a measurement says of a statement."""
+    """Verdict of a measurement on a statement."""
 
     YES = "yes"
-    FASTER = "yes, faster"  # it holds, and the truth is better than stated
+    FASTER = "yes, faster"  # the statement holds, and the truth is better
     NO = "no"
     OPEN = "undecided"
-    SILENT = "no theorem"  # nothing is stated here, so nothing is judged
-    NUMBER = "-"  # a number that is reported, with nothing to judge
+    SILENT = "no theorem"  # nothing is stated, so nothing is judged
+    NUMBER = "-"  # a reported number without a statement
 
 
 @dataclass(frozen=True)
 class Statement:
-    """A statement, what was measured of it, and whether it holds.
+    """A statement with its measure and verdict.
 
-    ``relation`` is between the number that was measured and ``limit``, the one that is stated.
+    ``relation`` is between the measured number and the stated one, ``limit``.
     """
 
     source: str  # Theorem 1, Lemma 2, ...; "" beyond the paper
-    parameter: str  # along which: R, K, N, p, ...
-    case: str  # the other parameters, in words
+    parameter: str  # the varied parameter: R, K, N, p, ...
+    case: str  # description of the other parameters
     quantity: str
     measure: Measure
     relation: str
@@ -153,7 +153,7 @@ class Statement:
         cls, source: str, parameter: str, case: str, quantity: str, measure: Measure,
         relation: str = "-", limit: float | None = None, conditions: str = "met",
     ) -> Statement:  # fmt: skip
-        """Judge a number by its relation to the stated one; ">" is above 0, "-" is not judged."""
+        """Judge a number by its relation to the stated one; ">" means above 0, "-" no judgement."""
         if relation == ">":
             limit, verdict = 0.0, judge_positive(measure)
         elif relation == "-" or limit is None:
@@ -164,7 +164,7 @@ class Statement:
         return cls(source, parameter, case, quantity, measure, relation, limit, verdict, conditions)
 
     def as_dict(self) -> dict[str, Any]:
-        """For CSV and JSON: numbers that are not known are None."""
+        """Return plain values for CSV and JSON; unknown numbers are None."""
         m = self.measure
         numbers = {"estimate": m.mean, "low": m.low, "high": m.high, "exact": m.exact}
         return {
@@ -175,17 +175,17 @@ class Statement:
         }  # fmt: skip
 
 
-def judge_slope(measure: Measure, limit: float, speaks: bool = True) -> Verdict:
-    """Whether something falls at least as fast as stated, or grows at most as fast.
+def judge_slope(measure: Measure, limit: float, is_stated: bool = True) -> Verdict:
+    """Judge whether a quantity falls at least as fast as stated, or grows at most as fast.
 
-    Faster than stated is no contradiction; an interval that is wholly shallower is one.
+    A faster fall is no contradiction; an interval of slower ones only is.
 
     >>> judge_slope(Measure(-1.3, -1.4, -1.2), -1.0)
     <Verdict.FASTER: 'yes, faster'>
     >>> judge_slope(Measure(-0.46, -0.47, -0.45), -0.5)
     <Verdict.NO: 'no'>
     """
-    if not speaks:
+    if not is_stated:
         return Verdict.SILENT
     wide = measure.high - measure.low > _WIDEST_SLOPE
     if math.isnan(measure.mean) or math.isnan(limit):
@@ -199,7 +199,7 @@ def judge_slope(measure: Measure, limit: float, speaks: bool = True) -> Verdict:
 
 
 def judge_positive(measure: Measure) -> Verdict:
-    """Whether a difference is above 0.
+    """Judge whether a difference is above 0.
 
     >>> judge_positive(Measure(0.1, -0.1, 0.3))
     <Verdict.OPEN: 'undecided'>
@@ -210,7 +210,7 @@ def judge_positive(measure: Measure) -> Verdict:
 
 
 def judge_at_most(measure: Measure, limit: float) -> Verdict:
-    """Whether a number is at most the stated one; rounding of an exact one does not count.
+    """Judge whether a number is at most the stated one, up to rounding of exact numbers.
 
     >>> judge_at_most(Measure(2.0, 1.5, 2.5), 1.0)
     <Verdict.NO: 'no'>
@@ -222,7 +222,7 @@ def judge_at_most(measure: Measure, limit: float) -> Verdict:
 
 
 def judge_equal(measure: Measure, limit: float) -> Verdict:
-    """Whether a number is the stated one: whether that is inside its interval.
+    """Judge whether the stated number is inside the interval of a measure.
 
     >>> judge_equal(Measure(2.0, 1.5, 2.5), 2.1)
     <Verdict.YES: 'yes'>
@@ -231,7 +231,7 @@ def judge_equal(measure: Measure, limit: float) -> Verdict:
 
 
 def exact_measure(number: float) -> Measure:
-    """A number that was computed, not drawn.
+    """Make the measure of a computed number.
 
     >>> exact_measure(2.0).low
     2.0

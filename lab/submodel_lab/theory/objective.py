@@ -1,9 +1,9 @@
-"""What masking makes of a problem: F_p, F_m, their optima, and the constants in the theorems.
+"""Masked objectives F_p and F_m, their optima, and the constants of the theorems.
 
 Random masks: F_p(w) = (1/N) sum_i E f_i(m_i (.) w), m_i ~ Ber(p_i). Rolling: F_m is the mean over
 all windows. Quadratics need only the masks' first two moments, so both are exact for them:
 E[(m.w)'A(m.w)] = w'(A o E[mm'])w. Other problems average over a list of masks: all windows, all
-2^d masks for d <= 10, or else a fixed list of Bernoulli masks.
+2^d masks for d <= 10, or else a fixed sample of Bernoulli masks.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ with needs_extra("server", "the lab"):
     from scipy import optimize
 
 _STEP = 1e-5  # of central differences
-_MASKS = 64  # over which delta^2 is taken, where it is no closed form
-_DRAWS = 128  # stochastic gradients of a problem of one's own
+_MASKS = 64  # masks for delta^2 without a closed form
+_DRAWS = 128  # stochastic gradients of an own problem
 
 
 class MaskedObjective:
-    """The objective that masked training minimises."""
+    """Objective of masked training."""
 
     def __init__(self, problem: Problem, masking: Masking | None = None) -> None:
         if masking is not None and len(masking.capacities) != problem.clients:
@@ -45,14 +45,14 @@ class MaskedObjective:
             self._masks, self._chances = self.masking.scaled_masks(problem.dimension)
 
     def value(self, w: FloatArray) -> float:
-        """F_p(w) or F_m(w) at one point."""
+        """Return F_p(w) or F_m(w) at a point."""
         if self._exact is not None:
             return float(self._exact.losses(_everywhere(w, self._exact)).mean())
         values = self.problem.losses(self._masks * w)
         return float((values * self._chances).sum(1).mean())
 
     def gradient(self, w: FloatArray) -> FloatArray:
-        """Its gradient."""
+        """Return the gradient at a point."""
         if self._exact is not None:
             return np.asarray(self._exact.gradients(_everywhere(w, self._exact))[:, 0].mean(0))
         mask_gradients = self._masks * self.problem.gradients(self._masks * w)
@@ -61,14 +61,14 @@ class MaskedObjective:
         )
 
     def gradients_at(self, points: FloatArray) -> FloatArray:
-        """The gradient at each of the points (points x d)."""
+        """Return the gradient at each of the points (points x d)."""
         if self._exact is not None:
             many = np.broadcast_to(points, (self.problem.clients, *points.shape))
             return np.asarray(self._exact.gradients(many).mean(0))
         return np.stack([self.gradient(w) for w in points])
 
     def hessian(self, w: FloatArray) -> FloatArray:
-        """Its Hessian: exact for quadratics, by central differences otherwise."""
+        """Return the Hessian: exact for quadratics, by central differences otherwise."""
         if self._exact is not None:
             return np.asarray(self._exact.matrices.mean(0))
         steps = _STEP * np.eye(len(w))
@@ -78,7 +78,7 @@ class MaskedObjective:
         return np.asarray((hessian + hessian.T) / 2)
 
     def optimum(self, radius: float, start: FloatArray | None = None) -> FloatArray:
-        """w*(p): the least point in the ball; exact for quadratics, L-BFGS from 0 or a start."""
+        """Return the minimum w*(p) in the ball: exact for quadratics, else by L-BFGS."""
         d = self.problem.dimension
         if self._exact is not None:
             return _ball_minimum(self._exact.matrices.mean(0), self._exact.vectors.mean(0), radius)
@@ -97,11 +97,11 @@ class MaskedObjective:
         return w
 
     def spread_at(self, w: FloatArray) -> float:
-        """(1/N) sum_i E||m_i (.) grad f_i(m_i (.) w) - grad F_p(w)||^2; zeta^2 is its largest."""
+        """Return (1/N) sum_i E||m_i (.) grad f_i(m_i (.) w) - grad F_p(w)||^2, at most zeta^2."""
         return self.power_at(w) - float(np.square(self.gradient(w)).sum())
 
     def power_at(self, w: FloatArray) -> float:
-        """(1/N) sum_i E||m_i (.) grad f_i(m_i (.) w)||^2; sigma_*^2 at w*(p) (Definition 1)."""
+        """Return (1/N) sum_i E||m_i (.) grad f_i(m_i (.) w)||^2; at w*(p) it is sigma_*^2."""
         if self._exact is None:
             masks, chances = self._masks, self._chances
         else:
@@ -115,7 +115,7 @@ def _everywhere(w: FloatArray, problem: Problem) -> FloatArray:
 
 
 def _ball_minimum(matrix: FloatArray, vector: FloatArray, radius: float) -> FloatArray:
-    """The least point of w'Aw/2 - b'w over ||w|| <= radius, by the eigenvalues of A."""
+    """Return the minimum of w'Aw/2 - b'w over ||w|| <= radius, by the eigenvalues of A."""
     values, basis = np.linalg.eigh(matrix)
     coordinates = basis.T @ vector
     if values[0] <= 1e-12 * values[-1]:
@@ -134,11 +134,10 @@ def _ball_minimum(matrix: FloatArray, vector: FloatArray, radius: float) -> Floa
 
 @dataclass(frozen=True)
 class Constants:
-    """What the theorems speak of.
+    """Constants of the theorems.
 
-    ``estimates`` names those that are not exact: largest values over drawn points (``G``,
-    ``delta2``, ``zeta2``), means over drawn masks (``sigma2``), of the labels alone (``D_max``: a
-    lower bound).
+    ``estimates`` names the inexact ones: maxima over drawn points (``G``, ``delta2``, ``zeta2``),
+    means over drawn masks (``sigma2``), and a lower bound from the labels (``D_max``).
     """
 
     L: float
@@ -155,7 +154,7 @@ class Constants:
 
 
 def largest_gradient(problem: Problem, radius: float) -> float:
-    """G: the largest ||grad f_i|| in the ball; exact for quadratics, else over drawn points."""
+    """Return G, the largest ||grad f_i|| in the ball: exact for quadratics, else drawn points."""
     if isinstance(problem, Quadratic):
         pairs = zip(problem.matrices, problem.vectors, strict=True)
         return max(_largest_residual(a, b, radius) for a, b in pairs)
@@ -164,7 +163,7 @@ def largest_gradient(problem: Problem, radius: float) -> float:
 
 
 def _largest_residual(matrix: FloatArray, vector: FloatArray, radius: float) -> float:
-    """The largest ||A w - b|| in the ball: on its boundary, (nu - A^2) w = -A b, nu >= L^2."""
+    """Return the largest ||A w - b|| in the ball, where (nu - A^2) w = -A b with nu >= L^2."""
     values, basis = np.linalg.eigh(matrix)
     coordinates = basis.T @ vector
     pull = -values * coordinates
@@ -186,17 +185,17 @@ def _largest_residual(matrix: FloatArray, vector: FloatArray, radius: float) -> 
 
 
 def gradient_variance(problem: Problem, masking: Masking, radius: float) -> float:
-    """delta^2 (Assumption 3): largest over clients, and over points where it depends on them.
+    """Return delta^2 (Assumption 3), the maximum over clients and points.
 
-    Exact for quadratics; else over drawn points and masks, and for problems of one's own over drawn
-    gradients too.
+    It is exact for quadratics, else the maximum over drawn points with drawn masks; own problems
+    also need drawn gradients.
     """
     d = problem.dimension
     if isinstance(problem, Quadratic):
         powers = np.einsum("idd->id", masking.moments(d)[1])  # E[m^2], with the masks' factors
         return float(powers.mean(1).max()) * problem.noise**2
     masks, chances = masking.scaled_masks(d)
-    if masks.shape[1] > _MASKS:  # of a list in order: some from everywhere in it
+    if masks.shape[1] > _MASKS:  # sample the whole list, which may be ordered
         choice = generator(0, "masks of a variance").permutation(masks.shape[1])[:_MASKS]
         masks, chances = masks[:, choice], chances[:, choice]
     worst = 0.0
@@ -207,7 +206,7 @@ def gradient_variance(problem: Problem, masking: Masking, radius: float) -> floa
 
 
 def _example_variance(problem: Problem, masks: FloatArray, w: FloatArray) -> FloatArray:
-    """E||m (.) (stochastic gradient - gradient)||^2 at every masked point: clients x masks."""
+    """Return E||m (.) (stochastic gradient - gradient)||^2 at masked points: clients x masks."""
     point = masks * w
     mean = problem.gradients(point)
     total = np.zeros(point.shape[:2])
@@ -215,7 +214,7 @@ def _example_variance(problem: Problem, masks: FloatArray, w: FloatArray) -> Flo
         every = np.arange(problem.x.shape[2])
         draws = [np.repeat(np.minimum(j, problem.counts - 1)[:, None], point.shape[1], 1)
                  for j in every]  # fmt: skip
-        weights = problem.example_weights.T[..., None]  # 0 for what a client does not have
+        weights = problem.example_weights.T[..., None]  # 0 for padding
     else:
         draws = list(problem.draw(0, 0, _DRAWS, point.shape[1]))
         weights = np.full((_DRAWS, problem.clients, 1), 1 / _DRAWS)
@@ -228,7 +227,7 @@ def _example_variance(problem: Problem, masks: FloatArray, w: FloatArray) -> Flo
 def constants(
     problem: Problem, masking: Masking, radius: float, start: FloatArray | None = None
 ) -> Constants:
-    """All of them, for one problem and one masking.
+    """Compute all constants of a problem under a masking.
 
     >>> from submodel_lab.theory import bernoulli, quadratics
     >>> constants(quadratics(), bernoulli(1.0, 4), radius=3.0).residual
@@ -259,10 +258,10 @@ def constants(
 
 
 def client_distance(problem: Problem) -> float:
-    """D_max, the largest total variation between two clients: of their labels, or of their losses.
+    """Return D_max, the largest total variation between two clients, of labels or of losses.
 
-    A client of a quadratic has one loss, so two clients are as far apart as can be, or equal. Of a
-    problem of one's own it is not known: NaN.
+    A client of a quadratic has one loss, so the distance of two clients is 0 or 1. It is unknown
+    (NaN) for own problems.
     """
     if isinstance(problem, Samples):
         weights = problem.example_weights[:, None]
@@ -275,11 +274,11 @@ def client_distance(problem: Problem) -> float:
     if isinstance(problem, Quadratic):
         same = (problem.matrices == problem.matrices[0]).all()
         return float(not (same and (problem.vectors == problem.vectors[0]).all()))
-    return math.nan  # a problem of one's own says nothing of the data behind its losses
+    return math.nan  # the data of an own problem are unknown
 
 
 def sphere_points(problem: Problem, radius: float, count: int) -> FloatArray:
-    """Points of the sphere of W, the same for every client: clients x points x d."""
+    """Return points of the sphere of W, the same for every client: clients x points x d."""
     points = generator(0, "points of the ball").standard_normal((count, problem.dimension))
     points *= radius / np.linalg.norm(points, axis=1, keepdims=True)
     return np.broadcast_to(points, (problem.clients, *points.shape))

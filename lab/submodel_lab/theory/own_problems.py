@@ -1,4 +1,4 @@
-"""Problems of one's own: a torch module, a function in a file, or arrays in an .npz file."""
+"""Own problems of a user: a torch module, a function in a file, or arrays in an .npz file."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ _EXAMPLE_KEYS = {"x", "y", "client", "loss", "l2", "w0"}
 
 
 class ModuleProblem:
-    """A small net in float64, for the lab; clients may have different numbers of examples.
+    """A small net in float64; clients may have different numbers of examples.
 
-    L has no closed form: ``smoothness`` is the largest curvature met at points around the module's
-    own weights, and so a lower bound of it. Dropout and the like are off (``eval``).
+    L has no closed form: ``smoothness`` is the largest curvature at points around the module's own
+    weights, a lower bound. Dropout and similar layers are off (``eval``).
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class ModuleProblem:
     ) -> None:
         """Copy a net of a few thousand weights; ``loss`` is the mean over examples.
 
-        ``radius`` is that of the ball around its weights in which curvature is looked for.
+        ``radius`` is the radius of the ball around its weights for the search of curvature.
         """
         if len(x) != len(y) or not len(x) or any(len(a) != len(b) or not len(a)
                                                  for a, b in zip(x, y, strict=True)):  # fmt: skip
@@ -68,52 +68,52 @@ class ModuleProblem:
 
     @property
     def clients(self) -> int:
-        """N."""
+        """Number of clients, N."""
         return len(self._x)
 
     @property
     def dimension(self) -> int:
-        """The number of weights."""
+        """Number of weights, d."""
         return sum(shape.numel() for shape in self._shapes.values())
 
     @property
     def start(self) -> FloatArray:
-        """The module's own weights, for w_0: at 0 many nets have no gradient."""
+        """Weights of the module for w_0; at 0 many nets have no gradient."""
         flat = [p.detach().reshape(-1) for p in self._module.parameters()]
         return np.asarray(torch.cat(flat).numpy(), np.float64).copy()
 
     @cached_property
     def smoothness(self) -> float:
-        """The largest curvature of any f_i near the module's weights."""
+        """Largest curvature of any f_i near the module's weights."""
         return largest_curvature(self, self._radius, self.start)
 
     @property
     def convexity(self) -> float:
-        """Nothing is known: 0."""
+        """Strong convexity, mu; unknown, therefore 0."""
         return 0.0
 
     def losses(self, w: FloatArray) -> FloatArray:
-        """f_i at each point."""
+        """Return f_i at each point."""
         of_points = vmap(self._value, in_dims=(0, None, None))
         return self._stack(
             of_points(torch.tensor(w[i]), self._x[i], self._y[i]) for i in range(self.clients)
         )
 
     def gradients(self, w: FloatArray) -> FloatArray:
-        """The gradients of f_i at each point."""
+        """Return the gradients of f_i at each point."""
         return self._stack(
             _slopes(vmap(self._value, in_dims=(0, None, None)), w[i], self._x[i], self._y[i])
             for i in range(self.clients)
         )
 
     def draw(self, seed: int, round_: int, steps: int, trials: int) -> NDArray[Any]:
-        """One example per step, uniformly and with replacement."""
+        """Draw one example per step, uniformly and with replacement."""
         counts = np.array([len(part) for part in self._x])[:, None]
         rng = generator(seed, "samples", round_)
         return rng.integers(counts, size=(steps, self.clients, trials))
 
     def stochastic_gradients(self, w: FloatArray, xi: NDArray[Any]) -> FloatArray:
-        """The gradient at one example."""
+        """Return the gradients at one example."""
         rows = [torch.as_tensor(index)[:, None] for index in xi]
         return self._stack(
             _slopes(vmap(self._value), w[i], self._x[i][rows[i]], self._y[i][rows[i]])
@@ -133,7 +133,7 @@ class ModuleProblem:
 
 
 def _slopes(values: Callable[..., Tensor], w: FloatArray, x: Tensor, y: Tensor) -> Tensor:
-    """The gradient of every point's value by its own weights: points do not mix in the sum."""
+    """Differentiate the sum of values by all points at once, as each value has its own point."""
     points = torch.tensor(w, requires_grad=True)
     (slopes,) = torch.autograd.grad(values(points, x, y).sum(), points)
     return slopes
@@ -141,20 +141,20 @@ def _slopes(values: Callable[..., Tensor], w: FloatArray, x: Tensor, y: Tensor) 
 
 @dataclass(frozen=True, eq=False)
 class PosedProblem:
-    """A problem, and where to start; None: at 0."""
+    """A problem with its start; None: 0."""
 
     problem: Problem
     start: FloatArray | None = None
 
 
 def load_problem(source: str) -> PosedProblem:
-    """The problem that a file has.
+    """Load a problem from a file.
 
     ``file.py:make`` or ``package.module:make`` is a function without arguments that returns a
     problem, or a problem and w_0. ``file.npz`` has ``A`` (clients x d x d) and ``b`` (clients x d),
-    also ``c``, ``noise``; or ``x`` and ``y`` (clients x n x features; or rows of all, and
-    ``client``, whose each row is), also ``l2`` and ``loss`` (logistic, the default where all labels
-    are -1 and 1, or ridge). In either, ``w0`` is where to start.
+    optionally ``c`` and ``noise``; or ``x`` and ``y`` (clients x n x features, or rows of all
+    clients with ``client``, the client of each row), optionally ``l2`` and ``loss`` (logistic or
+    ridge; the default is logistic if all labels are -1 and 1). Both may have the start ``w0``.
     """
     path, colon, name = source.rpartition(":")
     if source.endswith(".npz"):
@@ -169,7 +169,7 @@ def load_problem(source: str) -> PosedProblem:
         check_problem(result.problem, source)
     except SubmodelError:
         raise
-    except Exception as error:  # whatever the problem's own code raises
+    except Exception as error:  # user code may raise anything
         raise TheoryError(f"{source} fails: {type(error).__name__}: {error}") from error
     if result.start is not None and result.start.shape != (result.problem.dimension,):
         raise TheoryError(
@@ -180,11 +180,11 @@ def load_problem(source: str) -> PosedProblem:
 
 
 def check_problem(problem: Problem, name: str) -> None:
-    """Refuse what is no problem, or whose gradients are not those of its losses."""
+    """Raise an error for an incomplete problem, or for gradients that contradict the losses."""
     if missing := [member for member in _MEMBERS if not hasattr(problem, member)]:
         raise TheoryError(
-            f"{name}: a {type(problem).__name__} has no {', '.join(missing)}: it is no problem of "
-            "the lab (submodel_lab.theory.Problem)"
+            f"{name}: a {type(problem).__name__} has no {', '.join(missing)}, which "
+            "submodel_lab.theory.Problem needs"
         )
     n, d = problem.clients, problem.dimension
     rng = np.random.Generator(np.random.Philox(key=0))
@@ -203,7 +203,7 @@ def check_problem(problem: Problem, name: str) -> None:
         raise TheoryError(f"{name}: its gradients are not the slopes of its losses")
     xi = problem.draw(0, 0, 1, 2)[0]
     if problem.stochastic_gradients(w, xi).shape != (n, 2, d):
-        raise TheoryError(f"{name}: stochastic gradients have another shape than gradients")
+        raise TheoryError(f"{name}: stochastic gradients and gradients differ in shape")
     if not problem.smoothness > 0 or not 0 <= problem.convexity <= problem.smoothness:
         raise TheoryError(
             f"{name}: L = {problem.smoothness:g} and mu = {problem.convexity:g}; L > 0 and 0 <= mu "
@@ -213,7 +213,7 @@ def check_problem(problem: Problem, name: str) -> None:
 
 def _load_function(path: Path, name: str) -> Any:
     if not path.is_file():
-        raise TheoryError(f"{path}: there is no such file")
+        raise TheoryError(f"{path}: no such file")
     spec = importlib.util.spec_from_file_location(f"own_problem_{path.stem}", path)
     assert spec is not None
     assert spec.loader is not None
@@ -222,7 +222,7 @@ def _load_function(path: Path, name: str) -> Any:
         spec.loader.exec_module(module)
     except SubmodelError:
         raise
-    except Exception as error:  # whatever the file's own code raises
+    except Exception as error:  # user code may raise anything
         raise TheoryError(f"{path} fails: {type(error).__name__}: {error}") from error
     function = getattr(module, name, None)
     if not callable(function):
@@ -235,7 +235,7 @@ def _from_function(function: Any, source: str) -> PosedProblem:
         thing = function()
     except SubmodelError:
         raise
-    except Exception as error:  # whatever the function's own code raises
+    except Exception as error:  # user code may raise anything
         raise TheoryError(f"{source} fails: {type(error).__name__}: {error}") from error
     problem, start = thing if isinstance(thing, tuple) and len(thing) == 2 else (thing, None)
     if start is None:
@@ -255,16 +255,16 @@ def _from_arrays(path: Path) -> PosedProblem:
         has = ", ".join(sorted(arrays)) or "nothing"
         raise TheoryError(f"{path} has {has}: A and b, or x and y, are needed")
     if extra_keys:
-        raise TheoryError(f"{path}: nothing is made of {', '.join(sorted(extra_keys))}")
+        raise TheoryError(f"{path}: unknown arrays {', '.join(sorted(extra_keys))}")
     start = arrays.pop("w0", None)
     return PosedProblem(make(arrays, path), None if start is None else _floats(start, "w0", path))
 
 
 def _read_arrays(path: Path) -> dict[str, NDArray[Any]]:
     if not path.is_file():
-        raise TheoryError(f"{path}: there is no such file")
+        raise TheoryError(f"{path}: no such file")
     if not is_zipfile(path):
-        raise TheoryError(f"{path} is no .npz file: write it with numpy.savez")
+        raise TheoryError(f"{path} is not an .npz file: write it with numpy.savez")
     try:
         with np.load(path, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
@@ -273,7 +273,7 @@ def _read_arrays(path: Path) -> dict[str, NDArray[Any]]:
 
 
 def _one_number(arrays: dict[str, NDArray[Any]], name: str, path: Path) -> float:
-    """A number that is 0 or more; 0 where there is none."""
+    """Read a number that is 0 or more; 0 by default."""
     value = _floats(arrays.get(name, np.zeros(())), name, path)
     if value.size != 1 or value.item() < 0:
         raise TheoryError(f"{path}: {name} must be one number, 0 or more")
@@ -295,7 +295,7 @@ def _quadratic(arrays: dict[str, NDArray[Any]], path: Path) -> Problem:
         raise TheoryError(f"{path}: the matrices of A must be symmetric")
     problem = Quadratic(a, b, _one_number(arrays, "noise", path), values.get("c"))
     if problem.constants is not None and problem.constants.shape != (len(a),):
-        raise TheoryError(f"{path}: c of shape {problem.constants.shape}: one for each client")
+        raise TheoryError(f"{path}: c of shape {problem.constants.shape}: one number per client")
     if problem.eigenvalues.min() < -1e-9 * abs(problem.smoothness):
         raise TheoryError(f"{path}: a matrix of A has a negative eigenvalue: not convex")
     return problem
@@ -306,15 +306,17 @@ def _examples(arrays: dict[str, NDArray[Any]], path: Path) -> Problem:
     if "client" in arrays:
         client = arrays["client"]
         if x.ndim != 2 or not y.shape == client.shape == x.shape[:1]:
-            raise TheoryError(f"{path}: with client, x is rows x features, y and client one a row")
+            raise TheoryError(
+                f"{path}: with client, x is rows x features, y and client one per row"
+            )
         groups = [client == one for one in np.unique(client)]
         all_x, all_y, sizes = pad_examples([x[g] for g in groups], [y[g] for g in groups])
     elif x.ndim == 3 and y.shape == x.shape[:2]:
         all_x, all_y, sizes = pad_examples(list(x), list(y))
     else:
         raise TheoryError(
-            f"{path}: x of shape {x.shape}, y of {y.shape}: N x n x features and N x n, or rows "
-            "and client, whose each is"
+            f"{path}: x of shape {x.shape}, y of {y.shape}: N x n x features and N x n are needed, "
+            "or rows with the array client"
         )
     is_label = bool(np.isin(y, (-1.0, 1.0)).all())
     loss = str(arrays.get("loss", "logistic" if is_label else "ridge"))

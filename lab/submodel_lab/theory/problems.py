@@ -1,4 +1,4 @@
-"""Problems of N client losses in float64, at many points at once: quadratics, linear models, a net.
+"""Problems of N client losses in float64 at many points: quadratics, linear models, a net.
 
 Points are arrays of shape clients x trials x coordinates: client i at each of its T points.
 """
@@ -21,7 +21,7 @@ FloatArray = NDArray[np.float64]
 
 
 class TheoryError(SubmodelError):
-    """A problem or a setting that the lab cannot work with."""
+    """A problem or a setting that the lab cannot use."""
 
 
 class Problem(Protocol):
@@ -29,12 +29,12 @@ class Problem(Protocol):
 
     @property
     def clients(self) -> int:
-        """N."""
+        """Number of clients, N."""
         ...
 
     @property
     def dimension(self) -> int:
-        """The number of coordinates, d."""
+        """Number of coordinates, d."""
         ...
 
     @property
@@ -48,30 +48,33 @@ class Problem(Protocol):
         ...
 
     def losses(self, w: FloatArray) -> FloatArray:
-        """f_i at each point: clients x trials."""
+        """Return f_i at each point: clients x trials."""
         ...
 
     def gradients(self, w: FloatArray) -> FloatArray:
-        """The gradients of f_i at each point."""
+        """Return the gradients of f_i at each point."""
         ...
 
     def draw(self, seed: int, round_: int, steps: int, trials: int) -> NDArray[Any]:
-        """The randomness xi of the stochastic gradients of one round: steps x clients x ..."""
+        """Draw the randomness xi of the stochastic gradients of a round: steps x clients x ..."""
         ...
 
     def stochastic_gradients(self, w: FloatArray, xi: NDArray[Any]) -> FloatArray:
-        """The stochastic gradients at each point."""
+        """Return the stochastic gradients at each point."""
         ...
 
 
 def mean_losses(problem: Problem, points: FloatArray) -> FloatArray:
-    """F at each of the points (points x d)."""
+    """Return F at each of the points (points x d)."""
     many = np.broadcast_to(points, (problem.clients, *points.shape))
     return np.asarray(problem.losses(many).mean(0))
 
 
 def largest_curvature(problem: Problem, radius: float, centre: FloatArray | None = None) -> float:
-    """The largest curvature of any f_i at 64 points of a ball, by power iteration: no bound."""
+    """Return the largest curvature of any f_i at 64 points of a ball, by power iteration.
+
+    It is a lower bound of the largest curvature in the ball.
+    """
     rng = generator(0, "curvature")
     shape = (problem.clients, _CURVATURE_POINTS, problem.dimension)
     w = rng.standard_normal(shape)
@@ -102,48 +105,48 @@ class Quadratic:
 
     @property
     def clients(self) -> int:
-        """N."""
+        """Number of clients, N."""
         return len(self.matrices)
 
     @property
     def dimension(self) -> int:
-        """The number of coordinates, d."""
+        """Number of coordinates, d."""
         return int(self.matrices.shape[1])
 
     @cached_property
     def eigenvalues(self) -> FloatArray:
-        """Of every client's matrix, ascending."""
+        """Eigenvalues of every client's matrix, ascending."""
         return np.asarray(np.linalg.eigvalsh(self.matrices), np.float64)
 
     @property
     def smoothness(self) -> float:
-        """L, the largest eigenvalue of any client."""
+        """Largest eigenvalue of any client, L."""
         return float(self.eigenvalues[:, -1].max())
 
     @property
     def convexity(self) -> float:
-        """mu, the least eigenvalue of any client."""
+        """Least eigenvalue of any client, mu."""
         least = float(self.eigenvalues[:, 0].min())
         return least if least > 1e-12 * self.smoothness else 0.0
 
     def losses(self, w: FloatArray) -> FloatArray:
-        """f_i at each point."""
+        """Return f_i at each point."""
         values = np.einsum("itd,itd->it", w, w @ self.matrices / 2 - self.vectors[:, None])
         return np.asarray(values if self.constants is None else values + self.constants[:, None])
 
     def gradients(self, w: FloatArray) -> FloatArray:
-        """A_i w - b_i."""
+        """Return A_i w - b_i."""
         return np.asarray(w @ self.matrices - self.vectors[:, None])
 
     def draw(self, seed: int, round_: int, steps: int, trials: int) -> NDArray[Any]:
-        """Standard normal vectors; nothing if there is no noise."""
+        """Draw standard normal vectors, or return zeros without noise."""
         if self.noise == 0:
             return np.zeros((steps, 1, 1, 1))
         rng = generator(seed, "noise", round_)
         return rng.standard_normal((steps, self.clients, trials, self.dimension))
 
     def stochastic_gradients(self, w: FloatArray, xi: NDArray[Any]) -> FloatArray:
-        """The gradient and its noise."""
+        """Return the gradients with noise."""
         return np.asarray(self.gradients(w) + self.noise / np.sqrt(self.dimension) * xi)
 
 
@@ -156,7 +159,7 @@ def quadratics(
     noise: float = 1.0,
     seed: int = 0,
 ) -> Quadratic:
-    """Heterogeneous quadratics: eigenvalues spread over [mu, L], rotated for every client.
+    """Make heterogeneous quadratics: eigenvalues spread over [mu, L], rotated for every client.
 
     The clients' optima lie around a common point of norm 1, at a distance of about
     ``heterogeneity``; both end eigenvalues are attained.
@@ -188,11 +191,11 @@ def quadratics(
 
 @dataclass(frozen=True)
 class Samples(ABC):
-    """What losses of examples share: n examples for each client, one set per trial or for all.
+    """Base of losses over examples: n examples for each client, one set per trial or for all.
 
-    Clients may have different numbers of them, ``sizes``: n is the largest then, what a client
-    lacks is zero, and counts for nothing. `pad_examples` makes such arrays. F stays the mean of the
-    clients' own means, as the paper has it.
+    Clients may have different numbers of examples, ``sizes``; then n is the largest, and padding is
+    zero and has no weight. `pad_examples` makes such arrays. F is always the mean of the clients'
+    means, as in the paper.
     """
 
     x: FloatArray  # clients x (trials or 1) x n x features
@@ -213,70 +216,70 @@ class Samples(ABC):
             raise TheoryError(f"sizes {self.sizes}: one for each client, from 1 to {n}")
         absent = self.example_weights[:, None] == 0
         if np.any(self.x * absent[..., None]) or np.any(self.y * absent):
-            raise TheoryError("examples beyond a client's own must be zero (see pad_examples)")
+            raise TheoryError("padding beyond a client's examples must be zero (see pad_examples)")
 
     @property
     def counts(self) -> NDArray[np.int64]:
-        """n_i of every client."""
+        """Number of examples n_i of every client."""
         return np.array(self.sizes or (self.x.shape[2],) * self.clients)
 
     @property
     def example_weights(self) -> FloatArray:
-        """1/n_i for the client's examples, 0 beyond: clients x n."""
+        """Weights 1/n_i of the client's examples, 0 for padding: clients x n."""
         counts = self.counts[:, None]
         return np.where(np.arange(self.x.shape[2]) < counts, 1 / counts, 0.0)
 
     def _mean(self, values: FloatArray) -> FloatArray:
-        """Over each client's own examples (the last axis)."""
+        """Average over each client's own examples (the last axis)."""
         if self.sizes is None:
             return np.asarray(values.mean(-1))
         return np.asarray((values * self.example_weights[:, None]).sum(-1))
 
     def _divisor(self, y: FloatArray) -> int | FloatArray:
-        """What a sum over these examples is divided by: of all, or of one that was drawn."""
+        """Return the divisor of a sum over all examples, or over one drawn example."""
         if self.sizes is None or y.shape[-1] == 1:
             return int(y.shape[-1])
         return self.counts[:, None, None].astype(float)
 
     def _gram_eigenvalues(self) -> FloatArray:
-        """Eigenvalues of X'X/n of every set."""
+        """Return the eigenvalues of X'X/n of every set."""
         n = self._divisor(self.y)
         divisor = n if isinstance(n, int) else n[..., None]
         return np.asarray(np.linalg.eigvalsh(self.x.swapaxes(-1, -2) @ self.x / divisor), float)
 
     @property
     def clients(self) -> int:
-        """N."""
+        """Number of clients, N."""
         return len(self.x)
 
     @property
     def dimension(self) -> int:
-        """d, for linear models the number of features."""
+        """Number of coordinates, d; for linear models the number of features."""
         return int(self.x.shape[-1])
 
     def draw(self, seed: int, round_: int, steps: int, trials: int) -> NDArray[Any]:
-        """One example per step, uniformly and with replacement, as the paper samples."""
+        """Draw one example per step, uniformly and with replacement, as in the paper."""
         rng = generator(seed, "samples", round_)
         high = self.x.shape[2] if self.sizes is None else self.counts[:, None]
         return rng.integers(high, size=(steps, self.clients, trials))
 
     def examples_at(self, xi: NDArray[Any]) -> tuple[FloatArray, FloatArray]:
-        """The examples xi, as sets of one."""
+        """Return the examples xi as sets of one."""
         i = np.arange(self.clients)[:, None]
         t = np.arange(xi.shape[1])[None] if self.x.shape[1] > 1 else np.zeros_like(xi)
         return self.x[i, t, xi][:, :, None], self.y[i, t, xi][:, :, None]
 
     def gradients(self, w: FloatArray) -> FloatArray:
-        """The gradients of f_i at each point."""
+        """Return the gradients of f_i at each point."""
         return self._gradients(w, self.x, self.y)
 
     def stochastic_gradients(self, w: FloatArray, xi: NDArray[Any]) -> FloatArray:
-        """The gradient at one example."""
+        """Return the gradients at one example."""
         return self._gradients(w, *self.examples_at(xi))
 
     @abstractmethod
     def _gradients(self, w: FloatArray, x: FloatArray, y: FloatArray) -> FloatArray:
-        """The gradients over these examples."""
+        """Return the gradients over these examples."""
 
 
 @dataclass(frozen=True)
@@ -285,16 +288,16 @@ class Logistic(Samples):
 
     @cached_property
     def smoothness(self) -> float:
-        """L = largest eigenvalue of X'X/(4 n) over clients, plus l2."""
+        """Largest eigenvalue of X'X/(4 n) over clients, plus l2: L."""
         return float(self._gram_eigenvalues()[..., -1].max()) / 4 + self.l2
 
     @property
     def convexity(self) -> float:
-        """As l2 makes it: the loss itself is flat far out."""
+        """Strong convexity, mu = l2, as the loss itself is flat far out."""
         return self.l2
 
     def losses(self, w: FloatArray) -> FloatArray:
-        """f_i at each point."""
+        """Return f_i at each point."""
         margins = self.y * (self.x @ w[..., None])[..., 0]
         penalty = self.l2 / 2 * np.square(w).sum(-1)
         return np.asarray(self._mean(np.logaddexp(0, -margins)) + penalty)
@@ -307,7 +310,7 @@ class Logistic(Samples):
 
 @dataclass(frozen=True)
 class Ridge(Samples):
-    """f_i(w) = mean (x'w - y)^2 / 2 + l2 ||w||^2 / 2; `quadratic` is the same in closed form."""
+    """f_i(w) = mean (x'w - y)^2 / 2 + l2 ||w||^2 / 2; `quadratic` gives the closed form."""
 
     @cached_property
     def _eigenvalues(self) -> FloatArray:
@@ -315,17 +318,17 @@ class Ridge(Samples):
 
     @property
     def smoothness(self) -> float:
-        """L."""
+        """Largest eigenvalue of X'X/n over clients, plus l2: L."""
         return float(self._eigenvalues[..., -1].max()) + self.l2
 
     @property
     def convexity(self) -> float:
-        """The least eigenvalue of any client, mu."""
+        """Least eigenvalue of any client, mu."""
         least = float(self._eigenvalues[..., 0].min())
         return (least if least > 1e-12 * self.smoothness else 0.0) + self.l2
 
     def losses(self, w: FloatArray) -> FloatArray:
-        """f_i at each point."""
+        """Return f_i at each point."""
         errors = (self.x @ w[..., None])[..., 0] - self.y
         return np.asarray(self._mean(np.square(errors)) / 2 + self.l2 / 2 * np.square(w).sum(-1))
 
@@ -334,7 +337,7 @@ class Ridge(Samples):
         return np.asarray((errors[..., None, :] @ x)[..., 0, :] + self.l2 * w)
 
     def quadratic(self) -> Quadratic:
-        """The same losses as matrices, for closed forms; of one dataset for all trials."""
+        """Return the same losses as matrices, for one dataset of all trials."""
         x, y, n = self.x[:, 0], self.y[:, 0], self.counts[:, None, None]
         matrices = x.transpose(0, 2, 1) @ x / n + self.l2 * np.eye(self.dimension)
         vectors = (x.transpose(0, 2, 1) @ y[..., None])[..., 0] / n[..., 0]
@@ -344,7 +347,7 @@ class Ridge(Samples):
 def pad_examples(
     x: Sequence[FloatArray], y: Sequence[FloatArray]
 ) -> tuple[FloatArray, FloatArray, tuple[int, ...]]:
-    """Arrays for clients with different numbers of examples: x, y and ``sizes``.
+    """Pad clients with different numbers of examples to arrays x, y and ``sizes``.
 
     >>> x, y, sizes = pad_examples([np.ones((2, 3)), np.ones((1, 3))], [np.ones(2), np.ones(1)])
     >>> x.shape, y[:, 0].tolist(), sizes
@@ -366,9 +369,9 @@ def pad_examples(
 class Net(Samples):
     """A small non-convex net: v'tanh(U x), squared error; w is U row by row, v is fixed.
 
-    With v trained too, w_0 = 0 would be a stationary point, where both algorithms stay for ever.
-    L has no closed form over all of R^d; ``smoothness`` is the largest curvature met at points
-    drawn in the ball of ``radius``, found by power iteration, and so a lower bound of it.
+    If v were trained too, w_0 = 0 would be a stationary point, which both algorithms never leave.
+    L has no closed form over R^d; ``smoothness`` is the largest curvature at drawn points of the
+    ball of ``radius``, by power iteration, a lower bound.
     """
 
     hidden_units: int = 2
@@ -376,28 +379,28 @@ class Net(Samples):
 
     @property
     def features(self) -> int:
-        """Of one example."""
+        """Number of features of an example."""
         return int(self.x.shape[-1])
 
     @property
     def dimension(self) -> int:
-        """The number of weights, hidden x features."""
+        """Number of weights, hidden x features: d."""
         return self.hidden_units * self.features
 
     @property
     def outgoing(self) -> FloatArray:
-        """The fixed weights v: of both signs and of different sizes."""
+        """Fixed weights v, of both signs and different sizes."""
         order = np.arange(self.hidden_units)
         return np.asarray((-1.0) ** order * (2 - order / self.hidden_units))
 
     @property
     def convexity(self) -> float:
-        """Not convex: 0."""
+        """Strong convexity, mu = 0."""
         return 0.0
 
     @cached_property
     def smoothness(self) -> float:
-        """The largest curvature of any f_i at 64 points of the ball."""
+        """Largest curvature of any f_i at 64 points of the ball."""
         return largest_curvature(self, self.radius)
 
     def _active(self, w: FloatArray, x: FloatArray) -> FloatArray:
@@ -405,7 +408,7 @@ class Net(Samples):
         return np.asarray(np.tanh(x @ u.swapaxes(-1, -2)))  # ... n x hidden
 
     def losses(self, w: FloatArray) -> FloatArray:
-        """f_i at each point."""
+        """Return f_i at each point."""
         errors = self._active(w, self.x) @ self.outgoing - self.y
         return np.asarray(self._mean(np.square(errors)) / 2 + self.l2 / 2 * np.square(w).sum(-1))
 

@@ -1,4 +1,4 @@
-"""What a study found: rows, statements, panels; on the terminal and as CSV, JSON and PNG."""
+"""Results of a study: rows, statements and panels, for the terminal, CSV, JSON and PNG."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from rich.table import Table
 from submodel_lab.theory.drawing import Panel, draw_panels
 from submodel_lab.theory.measures import Measure, Statement, Verdict
 
-_CONDITION = "condition"  # the fact that says whether a theorem's conditions are met
-_SETTING = "setting"  # the column of what is not usual
-_MOST_QUANTITIES = 6  # in one table
+_CONDITION = "condition"  # the fact whether a theorem's conditions are met
+_SETTING = "setting"  # the column of parameters with unusual values
+_MOST_QUANTITIES = 6  # per table
 _RATES = ("R", "K", "N", "1/p", "zeta", "noise")
 REGISTER: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "convergence": {
@@ -48,18 +48,18 @@ REGISTER: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "generalization": {"Remark 3": ("p", "p, pays", "p, control")},
     "beyond": {"Section 3": ("order",)},
 }
-"""Study -> statement -> the parameters along which it is measured."""
-_MOST_ERRORS = 5.0  # standard errors that trials may be away from an exact value
-_LEAST_TRIALS = 30  # of which a standard error is worth something
+"""Parameters along which each statement is measured, by study and statement."""
+_MOST_ERRORS = 5.0  # accepted distance of trials from an exact value, in standard errors
+_LEAST_TRIALS = 30  # trials for a usable standard error
 
 
 def number_tables(rows: Sequence[ResultRow], title: str) -> list[Table]:
-    """What was measured, one setting a line; one table for every few quantities.
+    """Tabulate the measures with one setting per line and a few quantities per table.
 
-    What all rows share stands under the last table. So does the usual value of a parameter, one
-    that more than half of the rows have: it is named only where it differs.
+    Values that all rows share are in the caption of the last table. So is the usual value of a
+    parameter, one that more than half of the rows have; rows name only other values.
     """
-    parameters = [  # the share that is held is worth a word only where it is not p
+    parameters = [  # the held share is shown only if it differs from p
         {n: v for n, v in row.parameters.items() if n != "share" or v != row.parameters.get("p")}
         for row in rows
     ]
@@ -90,23 +90,27 @@ def number_tables(rows: Sequence[ResultRow], title: str) -> list[Table]:
     return tables
 
 
-def statement_table(claims: Iterable[Statement], title: str) -> Table:
-    """Claims, one a line."""
+def statement_table(statements: Iterable[Statement], title: str) -> Table:
+    """Tabulate statements, one per line."""
     table = Table(title=title)
     for name in ("of", "in", "case", "quantity", "measured", "exact", "stated", "holds"):
         table.add_column(name, overflow="fold")
-    for claim in claims:
-        m = claim.measure
+    for statement in statements:
+        m = statement.measure
         measured_text = format_number(m.mean)
         if m.low != m.high:
             measured_text += f" [{format_number(m.low)}, {format_number(m.high)}]"
-        limit_text = "" if claim.limit is None else f"{claim.relation} {format_number(claim.limit)}"
-        verdict = str(claim.verdict) + ("" if claim.conditions == "met" else " *")
+        limit_text = (
+            ""
+            if statement.limit is None
+            else f"{statement.relation} {format_number(statement.limit)}"
+        )
+        verdict = str(statement.verdict) + ("" if statement.conditions == "met" else " *")
         table.add_row(
-            claim.source,
-            claim.parameter,
-            claim.case,
-            claim.quantity,
+            statement.source,
+            statement.parameter,
+            statement.case,
+            statement.quantity,
             measured_text,
             "" if m.exact is None else format_number(m.exact),
             limit_text,
@@ -116,7 +120,7 @@ def statement_table(claims: Iterable[Statement], title: str) -> Table:
 
 
 def format_number(number: float) -> str:
-    """Four digits, and no more places than a reader needs.
+    """Format a number with four significant digits.
 
     >>> format_number(0.123456), format_number(-1.0)
     ('0.1235', '-1')
@@ -125,7 +129,7 @@ def format_number(number: float) -> str:
 
 
 def _name_setting(row: ResultRow, parameters: Mapping[str, Any], usual: Mapping[str, Any]) -> str:
-    """The first parameter, and those that are not as usual; a star outside the conditions."""
+    """Name the first parameter and unusual ones; a star marks unmet conditions."""
     first = next(iter(parameters), "")
     words = [
         value if isinstance(value, str) else f"{name} = {_format_cell(value)}"
@@ -141,7 +145,7 @@ def _all_names(lines: Iterable[Mapping[str, str]]) -> list[str]:
 
 
 def _measure_cells(row: ResultRow) -> dict[str, str]:
-    """The mean, its interval, and the exact value."""
+    """Format means with intervals and exact values."""
     cells = {}
     for name, measure in row.measures.items():
         cells[name] = format_number(measure.mean)
@@ -187,49 +191,49 @@ def _format_cell(value: Any) -> str:
     return format_number(value) if isinstance(value, float) else str(value)
 
 
-def empty_rows(study: str, claims: Iterable[Statement]) -> list[tuple[str, str]]:
-    """The statements and parameters that a study should have measured, and did not.
+def empty_rows(study: str, statements: Iterable[Statement]) -> list[tuple[str, str]]:
+    """List the statements and parameters of `REGISTER` that a study did not measure.
 
     >>> empty_rows("beyond", [])
     [('Section 3', 'order')]
     """
-    claim_rows = {(claim.source, claim.parameter) for claim in claims}
+    contrast_rows = {(statement.source, statement.parameter) for statement in statements}
     return [
         (source, parameter)
         for source, parameters in REGISTER[study].items()
         for parameter in parameters
-        if (source, parameter) not in claim_rows
+        if (source, parameter) not in contrast_rows
     ]
 
 
-def summarise(claims: Iterable[Statement]) -> dict[tuple[str, str], dict[Verdict, int]]:
-    """How many claims of each statement and parameter came to which verdict."""
+def summarise(statements: Iterable[Statement]) -> dict[tuple[str, str], dict[Verdict, int]]:
+    """Count verdicts by statement and parameter."""
     table: dict[tuple[str, str], dict[Verdict, int]] = {}
-    for claim in claims:
-        if claim.source and claim.verdict is not Verdict.NUMBER:
-            counts = table.setdefault((claim.source, claim.parameter), {})
-            counts[claim.verdict] = counts.get(claim.verdict, 0) + 1
+    for statement in statements:
+        if statement.source and statement.verdict is not Verdict.NUMBER:
+            counts = table.setdefault((statement.source, statement.parameter), {})
+            counts[statement.verdict] = counts.get(statement.verdict, 0) + 1
     return table
 
 
 OnProgress = Callable[[int, int], None]
-"""Hears of every step of a study: how many are behind it, and how many there are."""
+"""Callback with the number of finished steps and of all steps."""
 
 
 def report_nothing(steps: int, total: int) -> None:
-    """Let a study take its steps unheard."""
+    """Ignore the progress of a study."""
 
 
 @dataclass(frozen=True)
 class ResultRow:
-    """One setting of a study and what was measured there."""
+    """A setting of a study with its measures."""
 
-    parameters: Mapping[str, Any]  # a column each
+    parameters: Mapping[str, Any]  # by column
     measures: Mapping[str, Measure]
     facts: Mapping[str, float | str] = field(default_factory=dict)  # constants, conditions
 
     def as_dict(self) -> dict[str, Any]:
-        """Parameters, then every measure with its interval and its exact value, then facts."""
+        """Return parameters, measures with intervals and exact values, then facts."""
         cells = dict(self.parameters)
         for name, measure in self.measures.items():
             cells[name] = measure.mean
@@ -239,7 +243,7 @@ class ResultRow:
         return {**cells, **self.facts}
 
     def disagreements(self) -> list[str]:
-        """Where trials are further from an exact value than chance allows."""
+        """Describe measures whose trials disagree with the exact value beyond chance."""
         words = ", ".join(f"{name} = {value}" for name, value in self.parameters.items())
         return [
             f"{name} at {words}: {m.mean:.5g}, exactly {m.exact:.5g}, {m.errors_off:.1f} standard "
@@ -252,46 +256,48 @@ class ResultRow:
 
 @dataclass(frozen=True)
 class Study:
-    """All that a study found."""
+    """All results of a study."""
 
     name: str
     title: str
     settings: Mapping[str, Any]
     rows: Sequence[ResultRow]
     panels: Sequence[Panel]
-    claims: Sequence[Statement]
+    statements: Sequence[Statement]
     notes: Sequence[str] = ()
 
     def failures(self) -> list[str]:
-        """Trials that disagree with the exact values: then the lab is wrong, not a theorem."""
+        """Describe disagreements of trials with exact values, which are errors of the lab."""
         return [line for row in self.rows for line in row.disagreements()]
 
     def as_dict(self) -> dict[str, Any]:
-        """All but the figure and single trials, as plain values."""
+        """Return plain values of everything but the figure and single trials."""
         return {
             "study": self.name,
             "title": self.title,
             "version": metadata.version("submodel"),
             "settings": dict(self.settings),
-            "claims": [claim.as_dict() for claim in self.claims],
+            "claims": [statement.as_dict() for statement in self.statements],
             "notes": list(self.notes),
             "failures": self.failures(),
             "rows": [row.as_dict() for row in self.rows],
         }
 
     def write(self, folder: Path, trial_values: bool = False) -> list[Path]:
-        """Write CSV of the rows and of the claims, JSON with settings and version too, and PNG."""
+        """Write CSV of rows and statements, JSON with settings and version, and PNG."""
         folder.mkdir(parents=True, exist_ok=True)
         version = {"version": metadata.version("submodel")}
         rows = [{**row.as_dict(), **version} for row in self.rows]
-        claims = [{**claim.as_dict(), **version} for claim in self.claims]
+        statements = [{**statement.as_dict(), **version} for statement in self.statements]
         endings = [".csv", "-claims.csv", ".json", ".png"]
-        table, claim_table, record, picture = (folder / (self.name + ending) for ending in endings)
+        table, statement_table_path, record, picture = (
+            folder / (self.name + ending) for ending in endings
+        )
         write_csv(table, rows)
-        write_csv(claim_table, claims)
+        write_csv(statement_table_path, statements)
         record.write_text(json.dumps(self.as_dict(), indent=1) + "\n", "utf-8")
         draw_panels(self.panels, self.title, picture)
-        paths = [table, claim_table, record, picture]
+        paths = [table, statement_table_path, record, picture]
         if trial_values:
             paths.append(folder / f"{self.name}-trials.csv")
             write_csv(paths[-1], self._trial_rows())
@@ -307,15 +313,15 @@ class Study:
         ]
 
     def tables(self) -> list[Table]:
-        """For the terminal: the numbers, then the claims."""
+        """Return the tables of numbers and statements for the terminal."""
         return [
             *number_tables(self.rows, self.title),
-            statement_table(self.claims, f"{self.name}: claims"),
+            statement_table(self.statements, f"{self.name}: statements"),
         ]
 
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write rows that may have different columns."""
+    """Write rows, whose columns may differ, as CSV."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, names)

@@ -1,4 +1,4 @@
-"""One round for quadratics as a linear map of E[z z'], z = (w - c, 1): by masks or moments.
+"""A round for quadratics as a linear map of E[z z'], z = (w - c, 1), by masks or moments.
 
 With S = F M (mask times factors), A~ = F A F, b~ = F b and B = I - eta M A~ M, a client's change is
 x_K - w = -eta (I + B + ... + B^(K-1)) M (A~ M w - b~), and its noise has the covariance
@@ -16,24 +16,24 @@ from submodel_lab.theory.masking import BernoulliLaw, FixedSizeLaw, ListLaw, Mas
 from submodel_lab.theory.problems import FloatArray, Quadratic, TheoryError
 
 MOST_MASKS = 1 << 14
-"""Masks of a client that are enumerated; where there are more, moments serve, if K = 1."""
-_FEW_MASKS = 1 << 10  # more than these take longer than moments, where those are enough
+"""Largest number of enumerated masks of a client; with more, moments are used if K = 1."""
+_FEW_MASKS = 1 << 10  # with more masks, moments are faster, if they suffice
 _CHUNK = 1 << 12
 
 
 @dataclass(frozen=True, eq=False)
 class ClientWork:
-    """A client's loss with its factors in it, and how it is trained."""
+    """A client's loss with the factors of its masks, and its local training."""
 
     matrix: FloatArray  # F A F
     vector: FloatArray  # F b
-    noise: FloatArray  # of every coordinate, the variance times the factor's square
+    noise: FloatArray  # variance of every coordinate times the square of the factor
     steps: int
     eta: float
     centre: FloatArray
 
     def change_maps(self, masks: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """D (masks x d x (d+1)) and the covariance of the noise (masks x d x d), of each mask."""
+        """Return D (masks x d x (d+1)) and the covariance of noise (masks x d x d) of each mask."""
         count, d = masks.shape
         rows = masks[:, :, None]
         curvature = rows * self.matrix * masks[:, None]
@@ -53,7 +53,7 @@ class ClientWork:
 def list_work(
     problem: Quadratic, factors: FloatArray, steps: int, eta: float, centre: FloatArray
 ) -> list[ClientWork]:
-    """What each client does in a round."""
+    """Make the work of each client in a round."""
     variance = problem.noise**2 / problem.dimension
     return [
         ClientWork(f[:, None] * a * f, f * b, variance * f**2, steps, eta, centre)
@@ -63,7 +63,7 @@ def list_work(
 
 @dataclass(frozen=True, eq=False)
 class FourMoments:
-    """t and q_1 ... q_4 of one client's masks."""
+    """Moments t and q_1 ... q_4 of one client's masks."""
 
     weights: FloatArray
     orders: FloatArray
@@ -71,7 +71,7 @@ class FourMoments:
     def gradient_square(
         self, matrix: FloatArray, vector: FloatArray, centre: FloatArray, moments: FloatArray
     ) -> FloatArray:
-        """E[g g'] where E[z z'] = ``moments`` (... x (d+1) x (d+1)), z = (w - centre, 1).
+        """Return E[g g'] for E[z z'] = ``moments`` (... x (d+1) x (d+1)), z = (w - centre, 1).
 
         Write g_a = m_a (sum_b A_ab m_b w_b + h_a), b != a, with h_a = A_aa w_a - b_a. In g_a g_e
         let y_a be the part of the sum with b != e, and k_a = h_a + A_ae w_e the rest, so that the
@@ -106,7 +106,7 @@ class FourMoments:
 
 
 def four_moments(law: MaskLaw) -> list[FourMoments] | None:
-    """Of every client; None where the law is a list, or clients depend on each other."""
+    """Return the moments of every client; None for lists and dependent clients."""
     if isinstance(law, BernoulliLaw):
         return [FourMoments(p, np.ones(4)) for p in law.probabilities]
     if isinstance(law, FixedSizeLaw) and law.independent:
@@ -115,45 +115,45 @@ def four_moments(law: MaskLaw) -> list[FourMoments] | None:
 
 
 Square = Callable[[FloatArray], FloatArray]
-"""E[(sum of changes)(sum of changes)'] as a function of E[z z'], any number of them at once."""
+"""E[(sum of changes)(sum of changes)'] as a function of E[z z'], for any number at once."""
 
 
 @dataclass(frozen=True, eq=False)
 class RoundMap:
-    """E[z z'] -> E[z z'] after one round."""
+    """Map of E[z z'] to E[z z'] after a round."""
 
     drift: FloatArray  # E[w+ - w] = drift z
     square: Square
     noise: FloatArray  # d x d
 
     def __call__(self, moments: FloatArray) -> FloatArray:
-        """After the round; any number of moments at once (... x (d+1) x (d+1))."""
+        """Return the moments after the round, for any number at once (... x (d+1) x (d+1))."""
         after = moments.copy()
         change = self.drift @ moments
         after[..., :-1, :] += change
         after[..., :, :-1] += np.swapaxes(change, -1, -2)
-        certain = moments[..., -1:, -1:]  # 1, but for the elements of a basis
+        certain = moments[..., -1:, -1:]  # 1, except for elements of a basis
         after[..., :-1, :-1] += self.square(moments) + certain * self.noise
         return after
 
 
 @dataclass(frozen=True)
 class PairWeights:
-    """How often a client, and a pair of clients, count: with n of N present in a round."""
+    """Weights of a client and of a pair of clients, with n of N present in a round."""
 
     alone: float
     pair: float
 
     @classmethod
     def of(cls, clients: int, participants: int | None) -> PairWeights:
-        """Averages over those present."""
+        """Compute the weights of averages over the present clients."""
         n = participants or clients
         pair = (n - 1) / (n * clients * (clients - 1)) if clients > 1 else 0.0
         return cls(1 / (n * clients), pair)
 
 
 def round_map(work: list[ClientWork], law: MaskLaw, participants: int | None = None) -> RoundMap:
-    """One round with fresh masks."""
+    """Make the map of a round with fresh masks."""
     weights = PairWeights.of(len(work), participants)
     if isinstance(law, ListLaw) and not law.independent:
         return _joint_map(work, law.masks, law.chances, weights)
@@ -165,8 +165,8 @@ def round_map(work: list[ClientWork], law: MaskLaw, participants: int | None = N
         raise TheoryError("the parts of these clients are too many ways to deal: fewer coordinates")
     if most > MOST_MASKS:
         raise TheoryError(
-            f"{most} masks of a client and K = {steps} local steps: {MOST_MASKS} masks are "
-            "enumerated; with K = 1 the masks' moments are enough for any d"
+            f"{most} masks of a client and K = {steps} local steps: at most {MOST_MASKS} masks are "
+            "enumerated; with K = 1 the masks' moments suffice for any d"
         )
     means, gram, noise = [], np.zeros(1), np.zeros(1)
     for i, client in enumerate(work):
@@ -193,7 +193,7 @@ def _map_by_moments(
 
 
 def _mean_change(client: ClientWork, first: FloatArray, second: FloatArray) -> FloatArray:
-    """-eta E[M(A M w - b)], K = 1."""
+    """Return -eta E[M(A M w - b)], K = 1."""
     curvature = client.matrix * second
     pull = curvature @ client.centre - client.vector * first
     return -client.eta * np.concatenate([curvature, pull[:, None]], 1)
@@ -202,7 +202,7 @@ def _mean_change(client: ClientWork, first: FloatArray, second: FloatArray) -> F
 def _independent_map(
     means: list[FloatArray], squares: Square, noise: FloatArray, weights: PairWeights
 ) -> RoundMap:
-    """Pairs of clients are independent: the product of their means counts."""
+    """Make the map for independent clients, where pairs contribute the product of their means."""
     each = np.stack(means)
     total = each.sum(0)
 
@@ -217,7 +217,7 @@ def _independent_map(
 def _joint_map(
     work: list[ClientWork], masks: FloatArray, chances: FloatArray, weights: PairWeights
 ) -> RoundMap:
-    """Clients depend on each other: sums over the entries of the list."""
+    """Make the map for dependent clients by sums over the entries of the list."""
     d = masks.shape[2]
     alone, together = np.zeros(1), np.zeros(1)
     drift, noise = np.zeros((d, d + 1)), np.zeros((d, d))
@@ -239,7 +239,7 @@ def _joint_map(
 def _sum_over_masks(
     client: ClientWork, masks: FloatArray, chances: FloatArray
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """E[D], E[D (x) D] and E[noise] of a client."""
+    """Return E[D], E[D (x) D] and E[noise] of a client."""
     mean, gram, noise = np.zeros(1), np.zeros(1), np.zeros(1)
     for start in range(0, len(masks), _CHUNK):
         part = slice(start, start + _CHUNK)
@@ -256,7 +256,7 @@ def _gram(changes: FloatArray) -> FloatArray:
 
 
 def _apply_gram(gram: FloatArray, d: int) -> Square:
-    """E[D Z D'] from E[D_ab D_ce]: sum over b and e with Z_be."""
+    """Compute E[D Z D'] from E[D_ab D_ce] by sums over b and e with Z_be."""
     table = np.ascontiguousarray(
         gram.reshape(d, d + 1, d, d + 1).transpose(1, 3, 0, 2).reshape((d + 1) ** 2, d * d)
     )

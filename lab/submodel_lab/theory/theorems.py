@@ -1,8 +1,8 @@
-"""What the paper states: step sizes, their conditions, and the right-hand sides of bounds.
+"""Statements of the paper: step sizes with their conditions, and right-hand sides of bounds.
 
-Where a proof ends in a display with explicit constants, that one is taken; where there is only the
-O(...) of the statement, its constants are taken as 1. A study compares how the measured number and
-the bound move along a parameter, where a common factor does not matter: `stated_slope`.
+If a proof ends in a formula with explicit constants, that formula is used; if there is only the
+O(...) of the statement, its constants are 1. A study compares the slopes of the measured number
+and of the bound along a parameter, where a common factor does not matter: `stated_slope`.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ from dataclasses import dataclass
 from submodel_lab.theory.measures import slope
 from submodel_lab.theory.problems import Problem, TheoryError
 
-_FAILURE = 0.05  # nu: the probability with which Theorems 3 and 4 may fail
+_FAILURE = 0.05  # nu, the failure probability of Theorems 3 and 4
 
 
 @dataclass(frozen=True)
 class StepSize:
-    """A step size and what of its theorem's conditions is not met (empty: all are)."""
+    """A step size and the unmet conditions of its theorem."""
 
     eta: float
     unmet: tuple[str, ...] = ()
 
     @property
     def note(self) -> str:
-        """For a table: 'met', or what is not."""
+        """Text for a table: 'met', or the unmet conditions."""
         return "met" if not self.unmet else "not met: " + "; ".join(self.unmet)
 
 
 def theorem_1(problem: Problem, p: float, steps: int, rounds: int) -> StepSize:
-    """Step size log((KR)^2) / (mu~ K R); needs R >= (L / mu~) log(K^2 R^2), mu~ = min p_i mu.
+    """Return log((KR)^2) / (mu~ K R); needs R >= (L / mu~) log(K^2 R^2), mu~ = min p_i mu.
 
-    The proof uses more, eta <= 1 / (16 L K): that is said too.
+    The proof needs more, eta <= 1 / (16 L K), which is reported as well.
     """
     least = p * problem.convexity
     if least <= 0:
@@ -52,7 +52,7 @@ def theorem_1(problem: Problem, p: float, steps: int, rounds: int) -> StepSize:
 
 
 def theorem_2(problem: Problem, steps: int, rounds: int) -> StepSize:
-    """Step size 1 / (L sqrt(KR)); the proof needs eta <= 1 / (K L), that is R >= K."""
+    """Return the step size 1 / (L sqrt(KR)); the proof needs eta <= 1 / (K L), that is R >= K."""
     eta = 1 / (problem.smoothness * math.sqrt(steps * rounds))
     return StepSize(
         eta, () if rounds >= steps else (f"the proof's eta <= 1/(K L): R >= K = {steps}",)
@@ -60,7 +60,7 @@ def theorem_2(problem: Problem, steps: int, rounds: int) -> StepSize:
 
 
 def theorem_3(problem: Problem, steps: int, windows: int, epochs: int) -> StepSize:
-    """Step size log(T^2) / (mu K R T), the constant taken as 1; needs T >= 512 kappa^2 log T."""
+    """Return log(T^2) / (mu K R T), with constant 1; needs T >= 512 kappa^2 log T."""
     if problem.convexity <= 0:
         raise TheoryError("theorem 3 needs a strongly convex problem: mu = 0 here")
     if epochs < 2:
@@ -72,7 +72,7 @@ def theorem_3(problem: Problem, steps: int, windows: int, epochs: int) -> StepSi
 
 
 def theorem_4(problem: Problem, steps: int, windows: int, epochs: int) -> StepSize:
-    """Step size 1 / (L sqrt(KRT)); the proof needs 3 eta L R K <= 1/64."""
+    """Return the step size 1 / (L sqrt(KRT)); the proof needs 3 eta L R K <= 1/64."""
     eta = 1 / (problem.smoothness * math.sqrt(steps * windows * epochs))
     least_epochs = 192**2 * steps * windows
     unmet = (
@@ -82,7 +82,7 @@ def theorem_4(problem: Problem, steps: int, windows: int, epochs: int) -> StepSi
 
 
 def theorem_5(problem: Problem, p: float, examples: int, steps: int, rounds: int) -> StepSize:
-    """Step size sqrt(N n) / (R K); needs R >= L~ sqrt(N n), L~ = max p_i L.
+    """Return the step size sqrt(N n) / (R K); needs R >= L~ sqrt(N n), L~ = max p_i L.
 
     The proof uses Theorem 1's recursion, which needs eta <= 1 / (16 L K): 16 / p times the rounds.
     """
@@ -98,7 +98,7 @@ def theorem_5(problem: Problem, p: float, examples: int, steps: int, rounds: int
 
 
 def theorem_6(problem: Problem, examples: int, steps: int, windows: int, epochs: int) -> StepSize:
-    """Step size sqrt(N n) / (T R K) as in the proof (the statement lacks T); T >= sqrt(n / N)."""
+    """Return sqrt(N n) / (T R K) as in the proof (not the statement); needs T >= sqrt(n / N)."""
     least_epochs = math.sqrt(examples / problem.clients)
     unmet = [] if epochs >= least_epochs else [f"T >= sqrt(n/N) = {least_epochs:.0f}"]
     eta = math.sqrt(problem.clients * examples) / (epochs * windows * steps)
@@ -108,7 +108,7 @@ def theorem_6(problem: Problem, examples: int, steps: int, windows: int, epochs:
 
 
 def lemma_bound(problem: Problem, p: float, gradient: float, radius: float) -> float:
-    """The bound on ||w*(1) - w*(p)|| (Lemma 2): sqrt((2G^2 + 2W^2L^2) d (1-p)) / (p mu)."""
+    """Return Lemma 2's bound on ||w*(1) - w*(p)||: sqrt((2G^2 + 2W^2L^2) d (1-p)) / (p mu)."""
     if problem.convexity <= 0:
         raise TheoryError("the lemma needs a strongly convex problem: mu = 0 here")
     constants = 2 * gradient**2 + 2 * (radius * problem.smoothness) ** 2
@@ -116,12 +116,12 @@ def lemma_bound(problem: Problem, p: float, gradient: float, radius: float) -> f
 
 
 def sharper_bound(problem: Problem, p: float, gradient: float, radius: float) -> float:
-    """The same without d, as E||(1-m) (.) g||^2 = (1-p) ||g||^2 allows."""
+    """Return `lemma_bound` without d, which follows from E||(1-m) (.) g||^2 = (1-p) ||g||^2."""
     return lemma_bound(problem, p, gradient, radius) / math.sqrt(problem.dimension)
 
 
 def residual_term(problem: Problem, p: float, gradient: float, radius: float) -> float:
-    """Theorem 1's residual: (5L/(2 mu-) + 4/L) (2G^2 + 2W^2L^2) d (1-p)."""
+    """Return Theorem 1's residual: (5L/(2 mu-) + 4/L) (2G^2 + 2W^2L^2) d (1-p)."""
     constants = 2 * gradient**2 + 2 * (radius * problem.smoothness) ** 2
     factor = 2.5 * problem.smoothness / (p * problem.convexity) + 4 / problem.smoothness
     return factor * constants * problem.dimension * (1 - p)
@@ -129,11 +129,11 @@ def residual_term(problem: Problem, p: float, gradient: float, radius: float) ->
 
 @dataclass(frozen=True)
 class BoundFacts:
-    """What the bounds of Theorems 1 to 4 are made of, for one run."""
+    """Inputs of the bounds of Theorems 1 to 4 for a run."""
 
     eta: float
     steps: int  # K
-    rounds: int  # R; of rolling masks, the windows of an epoch
+    rounds: int  # R; for rolling masks, the windows of an epoch
     clients: int  # N
     smoothness: float  # L; L~ = max p_i L of random masks
     convexity: float  # mu; mu~ = min p_i mu of random masks
@@ -146,22 +146,22 @@ class BoundFacts:
 
 @dataclass(frozen=True)
 class BoundTerms:
-    """The terms of a bound, and which of them lead as the rounds grow."""
+    """Terms of a bound, and the names of those that dominate for many rounds."""
 
     terms: Mapping[str, float]
     leading: tuple[str, ...]
 
     @property
     def total(self) -> float:
-        """The bound."""
+        """Value of the bound."""
         return sum(self.terms.values())
 
 
 def stated_slope(x: Sequence[float], bounds: Sequence[BoundTerms], every: bool = False) -> float:
-    """The slope that a bound allows along a parameter: that of its shallowest leading term.
+    """Return the slope of a bound along a parameter: that of its shallowest leading term.
 
-    The constants before the terms are not known, so any of them may be what is seen. With ``every``
-    the other terms count too, as for a parameter that is in none that leads.
+    The constants of the terms are unknown, so any term may dominate the measured number. With
+    ``every`` the other terms count as well, for a parameter that is in no leading term.
 
     >>> halves = [BoundTerms({"noise": 1 / n, "start": n**-2.0}, ("noise",)) for n in (1, 2, 4)]
     >>> round(stated_slope([1, 2, 4], halves), 6)
@@ -173,7 +173,7 @@ def stated_slope(x: Sequence[float], bounds: Sequence[BoundTerms], every: bool =
 
 
 def theorem_1_bound(f: BoundFacts) -> BoundTerms:
-    """The proof's bound on E||w_R - w*(p)||^2 (its equation "point convergence")."""
+    """Return the proof's bound on E||w_R - w*(p)||^2 (its equation "point convergence")."""
     kappa = f.smoothness / f.convexity
     decrease = max(0.0, 1 - f.convexity * f.eta * f.steps) ** f.rounds
     terms = {
@@ -185,7 +185,7 @@ def theorem_1_bound(f: BoundFacts) -> BoundTerms:
 
 
 def theorem_2_bound(f: BoundFacts) -> BoundTerms:
-    """The proof's bound on the mean of ||grad F_p(w_r)||^2, without V^2, as it is stated."""
+    """Return the proof's bound on the mean of ||grad F_p(w_r)||^2, without V^2, as stated."""
     drift = (f.eta * f.steps * f.smoothness) ** 2
     terms = {
         "start": 4 * f.start / (f.eta * f.rounds * f.steps),
@@ -196,9 +196,9 @@ def theorem_2_bound(f: BoundFacts) -> BoundTerms:
 
 
 def theorem_3_bound(f: BoundFacts) -> BoundTerms:
-    """The proof's bound on E||w_T - w*(m)||^2, with the terms that lead in each constant.
+    """Return the proof's bound on E||w_T - w*(m)||^2, with the leading terms of each constant.
 
-    "order" is kappa^2 G^2 eta^2 K^2 R log: the paper has kappa L G, of another unit.
+    "order" is kappa^2 G^2 eta^2 K^2 R log; the paper has kappa L G, which has another unit.
     """
     kappa = f.smoothness / f.convexity
     step = f.eta * f.steps
@@ -214,7 +214,7 @@ def theorem_3_bound(f: BoundFacts) -> BoundTerms:
 
 
 def theorem_4_bound(f: BoundFacts) -> BoundTerms:
-    """The statement's bound on the mean of ||grad F_m(w_e)||^2, constants 1."""
+    """Return the statement's bound on the mean of ||grad F_m(w_e)||^2, with constants 1."""
     root = math.sqrt(f.rounds * f.steps * f.epochs)
     terms = {
         "start": f.smoothness * f.start / root,
@@ -226,7 +226,7 @@ def theorem_4_bound(f: BoundFacts) -> BoundTerms:
 
 @dataclass(frozen=True)
 class StabilityFacts:
-    """What the bounds of Theorems 5 and 6 are made of."""
+    """Inputs of the bounds of Theorems 5 and 6."""
 
     clients: int  # N
     examples: int  # n
@@ -238,7 +238,7 @@ class StabilityFacts:
 
 
 def theorem_5_bound(f: StabilityFacts) -> BoundTerms:
-    """The statement's bound on E||w^ - w^'||, constants 1.
+    """Return the statement's bound on E||w^ - w^'||, with constants 1.
 
     >>> theorem_5_bound(StabilityFacts(4, 4, 0.0, 1.0, 1.0, 0.5, 0.0)).total
     0.625
@@ -253,7 +253,7 @@ def theorem_5_bound(f: StabilityFacts) -> BoundTerms:
 
 
 def theorem_6_bound(f: StabilityFacts) -> BoundTerms:
-    """The statement's bound on E||w^ - w^'||, constants 1."""
+    """Return the statement's bound on E||w^ - w^'||, with constants 1."""
     root = math.sqrt(f.clients * f.examples)
     far = f.gradient * f.distance
     terms = {

@@ -1,7 +1,7 @@
-"""Algorithms 1 and 2, many trials at a time, with the package's schemes and merge rule.
+"""Algorithms 1 and 2 for many trials at once, with the schemes and merge rule of `submodel`.
 
 Trial 0 draws the masks that training with the same seed draws. A Bernoulli draw of T d
-coordinates is T draws of d, so one call of the scheme serves all trials of a client.
+coordinates equals T draws of d, so one call of the scheme serves all trials of a client.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ OnTrialRound = Callable[[int], None]
 
 @dataclass(frozen=True)
 class TrialPlan:
-    """What one run of Algorithm 1 or 2 needs. ``rounds`` counts all rounds: T R for rolling."""
+    """Parameters of Algorithm 1 or 2. ``rounds`` counts all rounds: T R for rolling."""
 
     masking: Masking
     rounds: int
     steps: int  # K
-    eta: float | tuple[float, ...]  # of all rounds, or of each
-    radius: float  # of the ball W; math.inf for none
+    eta: float | tuple[float, ...]  # for all rounds, or for each
+    radius: float  # of the ball W; math.inf: no projection
     trials: int = 200
     seed: int = 0
-    participants: int | None = None  # clients per round; None: all, as the paper has it
-    start: FloatArray | None = None  # w_0; None: 0, as both algorithms have it
+    participants: int | None = None  # clients per round; None: all, as in the paper
+    start: FloatArray | None = None  # w_0; None: 0, as in both algorithms
 
     def eta_at(self, round_: int) -> float:
-        """The step size of a round, from 0."""
+        """Return the step size of a round, counted from 0."""
         return self.eta[round_] if isinstance(self.eta, tuple) else self.eta
 
 
 @dataclass(frozen=True)
 class Trajectory:
-    """The iterates that were asked for (trials x d each) and the output w^.
+    """Requested iterates (trials x d each) and the output w^.
 
     ``projections`` counts the rounds of trials in which the projection moved w.
     """
@@ -55,7 +55,7 @@ class Trajectory:
 
 
 class MaskDraws:
-    """The masks m_i^r of all trials, round after round: clients x trials x d."""
+    """Draw the masks m_i^r of all trials, round after round: clients x trials x d."""
 
     def __init__(self, masking: Masking, dimension: int, trials: int, seed: int) -> None:
         self._masking, self._dimension = masking, dimension
@@ -65,7 +65,7 @@ class MaskDraws:
         self._epoch, self._windows = -1, np.empty((0, 0), np.int64)
 
     def __call__(self, round_: int) -> FloatArray:
-        """The masks of one round."""
+        """Draw the masks of a round."""
         scheme, d = self._masking.mask_scheme, self._dimension
         if isinstance(scheme, Rolling):
             epoch, r = divmod(round_, scheme.windows)
@@ -75,7 +75,7 @@ class MaskDraws:
             return np.asarray(self._table[:, self._windows[:, r]])
         capacities = enumerate(self._masking.capacities)
         is_bernoulli = isinstance(scheme, Random) and scheme.sampling == "bernoulli"
-        if is_bernoulli or isinstance(scheme, CoordinateChances):  # T d of them are T draws
+        if is_bernoulli or isinstance(scheme, CoordinateChances):  # one draw of T d coordinates
             seed, size = int(self._seeds[0]), self._trials * d
             flat = [
                 scheme.select(COORDINATES, size, p, Draw(seed, round_, i)) for i, p in capacities
@@ -99,7 +99,7 @@ def run_trials(
     keep: Collection[int] = (),
     on_round: OnTrialRound | None = None,
 ) -> Trajectory:
-    """Run the algorithm; keeps the iterates w_r of the rounds in ``keep``, 0 being the start."""
+    """Run the algorithm and keep the iterates w_r of the rounds in ``keep``; w_0 is the start."""
     check_plan(problem, plan)
     n, d = problem.clients, problem.dimension
     masks_of = MaskDraws(plan.masking, d, plan.trials, plan.seed)
@@ -115,7 +115,7 @@ def run_trials(
         xi = problem.draw(plan.seed, r, plan.steps, plan.trials)
         local, eta = np.broadcast_to(w, (n, plan.trials, d)), plan.eta_at(r)
         for k in range(plan.steps):
-            # coordinates outside the mask stay as they are: the paper's virtual iterates
+            # coordinates outside the mask stay unchanged: the paper's virtual iterates
             local = local - eta * scaled_masks * problem.stochastic_gradients(
                 scaled_masks * local, xi[k]
             )
@@ -135,7 +135,7 @@ def run_trials(
 
 
 def take_output_step(problem: Problem, plan: TrialPlan, w: FloatArray) -> FloatArray:
-    """The final step: w^ = P(w_R - (1/L)(1/N) sum_i m_i (.) grad f_i(m_i (.) w_R))."""
+    """Take the final step: w^ = P(w_R - (1/L)(1/N) sum_i m_i (.) grad f_i(m_i (.) w_R))."""
     scales = plan.masking.factors(problem.dimension)[:, None]
     gradient_sum = np.zeros_like(w)
     passes = output_passes(plan.masking.mask_scheme)
@@ -152,9 +152,9 @@ def take_output_step(problem: Problem, plan: TrialPlan, w: FloatArray) -> FloatA
         scaled_masks = masks * scales
         gradient_sum += (scaled_masks * problem.gradients(scaled_masks * w)).sum(0)
     step = -gradient_sum / problem.smoothness
-    everyone = float(problem.clients * len(passes))
-    whole, holders = torch.from_numpy(w), torch.full((1,), everyone, dtype=torch.float64)
-    new = average(whole, torch.from_numpy(step), holders, everyone, FILL_IN)
+    count = float(problem.clients * len(passes))
+    whole, holders = torch.from_numpy(w), torch.full((1,), count, dtype=torch.float64)
+    new = average(whole, torch.from_numpy(step), holders, count, FILL_IN)
     return _project(new, plan.radius)
 
 
@@ -171,7 +171,7 @@ def _project(points: torch.Tensor, radius: float) -> FloatArray:
 
 
 def _present(plan: TrialPlan, clients: int, round_: int) -> NDArray[np.bool_] | None:
-    """Who takes part: clients x trials x 1."""
+    """Draw the participants: clients x trials x 1; None: all."""
     if plan.participants is None or plan.participants == clients:
         return None
     order = generator(plan.seed, "participants", round_).random((clients, plan.trials)).argsort(0)
@@ -179,7 +179,7 @@ def _present(plan: TrialPlan, clients: int, round_: int) -> NDArray[np.bool_] | 
 
 
 def check_plan(problem: Problem, plan: TrialPlan) -> None:
-    """Refuse what cannot run, in words."""
+    """Raise an error for a plan that cannot run."""
     counts = {"rounds": plan.rounds, "steps (K)": plan.steps, "trials": plan.trials}
     for name, count in counts.items():
         if count < 1:

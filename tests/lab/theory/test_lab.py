@@ -469,9 +469,11 @@ def test_every_study_writes_its_files(
     settings = [part for text in SMALL[name] for part in ("--set", text)]
     assert command(monkeypatch, name, *settings, "--out", str(tmp_path)) == 0
     shown = capsys.readouterr().out
-    assert "claims" in shown
+    assert "statements" in shown
     record = json.loads((tmp_path / f"{name}.json").read_text("utf-8"))
-    measured_rows = {(claim["source"], claim["parameter"]) for claim in record["claims"]}
+    measured_rows = {
+        (statement["source"], statement["parameter"]) for statement in record["claims"]
+    }
     required_rows = {(of, along) for of, some in REGISTER[name].items() for along in some}
     assert required_rows <= measured_rows  # no row of the table stays empty
     assert record["version"] == metadata.version("submodel")

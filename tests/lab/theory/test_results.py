@@ -98,9 +98,9 @@ def test_no_digit_is_lost_however_many_quantities_there_are() -> None:
     ],
 )
 def test_settings_no_study_can_use(study: str, change: dict[str, Any], words: str) -> None:
-    offer = STUDIES[study]
+    entry = STUDIES[study]
     with pytest.raises(TheoryError, match=words):
-        offer.run(replace(offer.default_settings(), **change), report_nothing)
+        entry.run(replace(entry.default_settings(), **change), report_nothing)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ DOCS = Path(__file__).parents[3] / "docs"
 PAGE = (DOCS / "theory.md").read_text("utf-8")
 
 
-def read_claims() -> list[dict[str, str]]:
+def read_statements() -> list[dict[str, str]]:
     return list(csv.DictReader((DOCS / "theory/statements.csv").read_text("utf-8").splitlines()))
 
 
@@ -153,7 +153,7 @@ INTERVALS = re.findall(rf"({NUMBER}) \[({NUMBER}), ({NUMBER})\]", PAGE)
 def measured() -> list[tuple[float, ...]]:
     return [
         (float(c["estimate"]), *sorted((abs(float(c["low"])), abs(float(c["high"])))))
-        for c in read_claims() if c["low"]
+        for c in read_statements() if c["low"]
     ]  # fmt: skip
 
 
@@ -171,12 +171,12 @@ def test_intervals_are_those_of_the_record(measured: list[tuple[float, ...]]) ->
 
 @pytest.mark.docs
 def test_no_theorem_of_the_record_was_left_out_or_failed() -> None:
-    claims = read_claims()
-    assert {f"Theorem {number}" for number in range(1, 7)} <= {c["source"] for c in claims}
-    for claim in claims:  # trials and exact values belong together
-        if claim["exact"] and claim["low"] != claim["high"]:
-            half = (float(claim["high"]) - float(claim["low"])) / 2
-            assert abs(float(claim["exact"]) - float(claim["estimate"])) < 2.6 * half
+    statements = read_statements()
+    assert {f"Theorem {number}" for number in range(1, 7)} <= {c["source"] for c in statements}
+    for statement in statements:  # trials and exact values belong together
+        if statement["exact"] and statement["low"] != statement["high"]:
+            half = (float(statement["high"]) - float(statement["low"])) / 2
+            assert abs(float(statement["exact"]) - float(statement["estimate"])) < 2.6 * half
 
 
 @pytest.mark.docs

@@ -1,4 +1,4 @@
-"""What a study says of a theorem: one-sided, with numbers, and silent where no theorem speaks."""
+"""Verdicts of studies on theorems: one-sided, with numbers, and none without a theorem."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from submodel_lab.theory.measures import (
     slope_measure,
 )
 from submodel_lab.theory.results import ResultRow, Study
-from submodel_lab.theory.studies import STUDIES, StudyOffer
+from submodel_lab.theory.studies import STUDIES, StudyEntry
 from submodel_lab.theory.studies.convergence import (
     ConvergenceSettings,
     convergence_base,
@@ -59,7 +59,7 @@ from submodel_lab.theory.theorems import BoundTerms, stated_slope
 def test_a_slope_is_judged_from_one_side(low: float, high: float, verdict: Verdict) -> None:
     measure = Measure((low + high) / 2, low, high)
     assert judge_slope(measure, -1.0) is verdict
-    assert judge_slope(measure, -1.0, speaks=False) is Verdict.SILENT
+    assert judge_slope(measure, -1.0, is_stated=False) is Verdict.SILENT
 
 
 def test_theorem_4s_interval_does_not_hold() -> None:
@@ -106,7 +106,7 @@ def test_no_claim_where_no_theorem_speaks() -> None:
                             sweep_clients=(2, 4), sweep_smoothness=(2.0, 4.0),
                             sweep_spread=(1.0, 2.0), sweep_noise=(3.0, 10.0))  # fmt: skip
     study = study_convergence(s)
-    slopes = [c for c in study.claims if c.quantity.startswith("slope")]
+    slopes = [c for c in study.statements if c.quantity.startswith("slope")]
     assert slopes
     assert {c.verdict for c in slopes} == {Verdict.SILENT}
     assert all(c.limit is None for c in slopes)
@@ -117,9 +117,9 @@ def test_no_claim_where_no_theorem_speaks() -> None:
 def test_floors_are_explained_by_the_drift() -> None:
     """At kappa = 20 late iterates are off w*(p) by a drift of order eta K: 5 % and more of F."""
     s = ConvergenceSettings(smoothness=20.0, rounds=(80, 160, 320), trials=60)
-    claims = floor_statements(s)
-    assert {c.verdict for c in claims} == {Verdict.YES, Verdict.NUMBER}
-    drifts = [c.measure.mean for c in claims if c.verdict is Verdict.NUMBER]
+    statements = floor_statements(s)
+    assert {c.verdict for c in statements} == {Verdict.YES, Verdict.NUMBER}
+    drifts = [c.measure.mean for c in statements if c.verdict is Verdict.NUMBER]
     assert max(abs(drift - 1) for drift in drifts) > 0.05
 
 
@@ -159,7 +159,7 @@ def test_the_command_fails_where_the_lab_is_wrong(
     wrong = ResultRow({"R": 5}, {"error": Measure(1.0, 0.9, 1.1, 2.0)})
     panel = Panel("x", "R", "error", [PlotLine("p", [1.0, 2.0], [1.0, 0.5])])
 
-    class WrongOffer(StudyOffer):
+    class WrongOffer(StudyEntry):
         def run(self, settings: object, on_progress: object) -> Study:  # noqa: ARG002
             return Study("lemmas", "x", {}, [wrong], [panel], [])
 
@@ -212,17 +212,17 @@ def read_table(path: Path) -> list[dict[str, str]]:
 
 def test_what_is_written(tmp_path: Path) -> None:
     measure = Measure.of(np.array([1.0, 2.0]), 1.5)
-    claim = Statement("Theorem 1", "R", "p=1", "slope", measure, "<=", -1.0, Verdict.NO)
+    statement = Statement("Theorem 1", "R", "p=1", "slope", measure, "<=", -1.0, Verdict.NO)
     row = ResultRow({"p": 0.5, "R": 80}, {"error": measure}, {"condition": "met"})
     panel = Panel("x", "R", "error", [PlotLine("p", [1.0, 2.0], [1.0, 0.5])])
-    study = Study("x", "x", {"trials": 2}, [row], [panel], [claim])
+    study = Study("x", "x", {"trials": 2}, [row], [panel], [statement])
     study.write(tmp_path, trial_values=True)
     (cells,) = read_table(tmp_path / "x.csv")
     assert cells.items() >= {"p": "0.5", "R": "80", "error": "1.5", "error exact": "1.5"}.items()
     assert {"error low", "error high", "version", "condition"} <= cells.keys()
     (numbers,) = json.loads((tmp_path / "x.json").read_text())["claims"]
     assert (numbers["estimate"], numbers["limit"], numbers["verdict"]) == (1.5, -1.0, "no")
-    (claim_cells,) = read_table(tmp_path / "x-claims.csv")
-    assert claim_cells["low"] == str(measure.low)
+    (statement_cells,) = read_table(tmp_path / "x-claims.csv")
+    assert statement_cells["low"] == str(measure.low)
     trials = read_table(tmp_path / "x-trials.csv")
     assert [t["value"] for t in trials] == ["1.0", "2.0"]

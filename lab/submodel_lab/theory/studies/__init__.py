@@ -1,4 +1,4 @@
-"""The studies, one per file or folder, and the table that lists them."""
+"""Studies of theorems, one per file, and their registry."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class StudyOffer:
-    """Where a study is: imported when it is used, as scipy and scikit-learn take seconds."""
+class StudyEntry:
+    """Registry entry of a study, imported on use, as scipy and scikit-learn take seconds."""
 
     module: str
     settings: str
     function: str
 
     def default_settings(self) -> Any:
-        """Its settings, a frozen dataclass of its own.
+        """Return the default settings, a frozen dataclass of the study.
 
         >>> STUDIES["residual"].default_settings().clients
         4
@@ -28,13 +28,13 @@ class StudyOffer:
         return getattr(self._load(), self.settings)()
 
     def run(self, settings: Any, on_progress: OnProgress) -> Study:
-        """Measure everything.
+        """Run the study.
 
         >>> from dataclasses import replace
         >>> from submodel_lab.theory.results import report_nothing
-        >>> offer = STUDIES["residual"]
-        >>> settings = replace(offer.default_settings(), problems=1, dimensions=(4,))
-        >>> offer.run(settings, report_nothing).name
+        >>> entry = STUDIES["residual"]
+        >>> settings = replace(entry.default_settings(), problems=1, dimensions=(4,))
+        >>> entry.run(settings, report_nothing).name
         'residual'
         """
         from submodel_lab.theory.studies.sweeps import check_settings
@@ -48,15 +48,15 @@ class StudyOffer:
 
 
 STUDIES = {
-    "convergence": StudyOffer("convergence", "ConvergenceSettings", "study_convergence"),
-    "residual": StudyOffer("residual", "ResidualSettings", "study_residual"),
-    "lemmas": StudyOffer("lemmas", "LemmaSettings", "study_lemmas"),
-    "nonconvex": StudyOffer("nonconvex", "NonconvexSettings", "study_nonconvex"),
-    "stability": StudyOffer("stability", "StabilitySettings", "study_stability"),
-    "generalization": StudyOffer(
+    "convergence": StudyEntry("convergence", "ConvergenceSettings", "study_convergence"),
+    "residual": StudyEntry("residual", "ResidualSettings", "study_residual"),
+    "lemmas": StudyEntry("lemmas", "LemmaSettings", "study_lemmas"),
+    "nonconvex": StudyEntry("nonconvex", "NonconvexSettings", "study_nonconvex"),
+    "stability": StudyEntry("stability", "StabilitySettings", "study_stability"),
+    "generalization": StudyEntry(
         "generalization", "GeneralizationSettings", "study_generalization"
     ),
-    "beyond": StudyOffer("beyond", "BeyondSettings", "study_beyond"),
-    "problem": StudyOffer("one_problem", "OneProblemSettings", "study_one_problem"),
+    "beyond": StudyEntry("beyond", "BeyondSettings", "study_beyond"),
+    "problem": StudyEntry("one_problem", "OneProblemSettings", "study_one_problem"),
 }
-"""What ``submodel study`` takes, by name."""
+"""Studies by name."""

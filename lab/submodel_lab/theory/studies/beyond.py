@@ -1,4 +1,4 @@
-"""Beyond the paper: unbiased masks, the best p for a budget, order of windows, participation."""
+"""Study beyond the paper: unbiased masks, best p for a budget, window order, participation."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _RADIUS = 50.0  # so large that no run leaves the ball
 
 @dataclass(frozen=True)
 class BeyondSettings:
-    """Quadratics, as in the convergence study."""
+    """Settings with quadratics, as in the convergence study."""
 
     capacities: tuple[float, ...] = (1.0, 0.8, 0.6, 0.5, 0.4, 0.3, 0.2)
     budgets: tuple[int, ...] = (50, 200, 800)  # trained coordinates per client / (K d)
@@ -43,20 +43,20 @@ class BeyondSettings:
 
 @dataclass(frozen=True)
 class BeyondPoint:
-    """What one way came to."""
+    """Result of a run."""
 
     rounds: int
-    error: Measure  # ||w_R - w*||^2, to its own optimum
+    error: Measure  # ||w_R - w*||^2 to the run's own optimum
     gap: Measure  # F(w_R) - F(w*)
 
 
 class BeyondBench:
-    """One problem, many ways to train on it, and what was found of them so far."""
+    """A problem with the rows and statements of its runs."""
 
     def __init__(self, s: BeyondSettings, on_progress: OnProgress, total: int) -> None:
         self.s, self._on_progress, self._total, self._step_count = s, on_progress, total, 0
         self.rows: list[ResultRow] = []
-        self.claims: list[Statement] = []
+        self.statements: list[Statement] = []
         self.problem = quadratics(s.clients, s.dimension, s.mu, s.smoothness, s.heterogeneity,
                                   s.noise, s.seed)  # fmt: skip
         self.quiet = Quadratic(self.problem.matrices, self.problem.vectors)
@@ -76,7 +76,7 @@ class BeyondBench:
         return self.run_plan(self.problem if noisy else self.quiet, plan)
 
     def run_plan(self, problem: Quadratic, plan: TrialPlan) -> BeyondPoint:
-        """Trials of a plan, and what they are exactly."""
+        """Run the trials of a plan and compute their exact values."""
         trajectory = run_trials(problem, plan, [plan.rounds])
         w = trajectory.iterates[plan.rounds]
         target = MaskedObjective(problem, plan.masking).optimum(math.inf)
@@ -94,13 +94,13 @@ class BeyondBench:
         )
 
     def gaps(self, points: FloatArray) -> FloatArray:
-        """F - F(w*) at the points."""
+        """Return F - F(w*) at the points."""
         return mean_losses(self.problem, points) - self.least
 
     def add_row(
         self, part: str, case: str, point: BeyondPoint | None, p: float, **facts: float
     ) -> None:
-        """Put a row into the table."""
+        """Add a row to the table."""
         s = self.s
         parameters = {
             "part": part, "case": case, "p": p, "R": point.rounds if point else "", "K": s.steps,
@@ -111,7 +111,7 @@ class BeyondBench:
 
 
 def compare_budgets(bench: BeyondBench) -> list[PlotLine]:
-    """Which p makes most of a budget of trained coordinates p R K."""
+    """Compare p at equal budgets of trained coordinates p R K."""
     s = bench.s
     lines = []
     for budget in s.budgets:
@@ -122,7 +122,7 @@ def compare_budgets(bench: BeyondBench) -> list[PlotLine]:
         whole, smaller = points[max(points)], [p for p in points if p < max(points)]
         best = min(smaller, key=lambda p: points[p].gap.mean, default=max(points))
         less = whole.gap.minus(points[best].gap)
-        bench.claims.append(Statement.of(
+        bench.statements.append(Statement.of(
             "", "budget", f"{budget} full rounds' worth, p={best:g} against {max(points):g}",
             "how much lower F(w_R) is at the best p < 1", less, ">"))  # fmt: skip
         measures = [point.gap for point in points.values()]
@@ -131,21 +131,21 @@ def compare_budgets(bench: BeyondBench) -> list[PlotLine]:
 
 
 def compare_few_or_many(bench: BeyondBench, counts: list[int]) -> None:
-    """One model's worth of coordinates per round: few clients hold much, or many hold little."""
+    """Compare few clients with large shares and many with small ones, at equal coordinates."""
     s = bench.s
     for count in counts:
         point = bench.run(bernoulli(1 / count, s.clients), s.rounds[-1], participants=count)
         bench.add_row("few or many", f"{count} of {s.clients}", point, 1 / count)
-        bench.claims.append(Statement.of(
+        bench.statements.append(Statement.of(
             "", "few or many", f"{count} clients with p={1 / count:g}, R={s.rounds[-1]}",
             "F(w_R) - F*", point.gap))  # fmt: skip
 
 
 def compare_variances(bench: BeyondBench) -> None:
-    """One p for all against the p of least variance, of equal sum: over coordinates, over clients.
+    """Compare one p for all with the p of least variance and equal sum.
 
-    Over coordinates it is exact at w_0 = 0, where a masked model is the model. Over clients, whose
-    losses are scaled from 1/4 to 4 here, both are trained.
+    Over coordinates the variance is exact at w_0 = 0, where a masked model equals the model. Over
+    clients, whose losses are scaled from 1/4 to 4 here, both are trained.
     """
     s = bench.s
     start = bench.problem.gradients(np.zeros((s.clients, 1, s.dimension)))[:, 0]
@@ -154,48 +154,50 @@ def compare_variances(bench: BeyondBench) -> None:
         even = variance(powers, np.full(s.dimension, p))
         best = variance(powers, least_variance(powers, p * s.dimension))
         bench.add_row("least variance", "coordinates", None, p, variance=even, least=best)
-        bench.claims.append(Statement.of(
+        bench.statements.append(Statement.of(
             "", "least variance", f"coordinates, p={p:g}",
             "variance of the first unbiased step, best p_j over one p",
             exact_measure(best / even), "<=", 1.0))  # fmt: skip
     factors = 2.0 ** np.linspace(-2, 2, s.clients)[:, None]
     problem = Quadratic(bench.problem.matrices * factors[..., None],
                         bench.problem.vectors * factors)  # fmt: skip
-    ways = {
+    shares_by_name = {
         "one p": np.full(s.clients, s.p),
         "best p_i": least_variance(np.square(start * factors).sum(1), s.p * s.clients),
     }
     # one step size for both: small enough for the client whose scaled loss is steepest
     rounds = s.rounds[-1]
-    steepest = max(float((factors[:, 0] / p**2).max()) for p in ways.values()) * s.smoothness
+    steepest = s.smoothness * max(
+        float((factors[:, 0] / p**2).max()) for p in shares_by_name.values()
+    )
     theorem_eta = math.log((s.steps * rounds) ** 2) / (
         s.mu * float(factors.mean()) * s.steps * rounds
     )
     eta = min(theorem_eta, 1 / (s.steps * steepest))
     points: list[BeyondPoint] = []
-    for name, shares in ways.items():
+    for name, shares in shares_by_name.items():
         masking = Masking(Random(), tuple(shares), unbiased=True)
         plan = TrialPlan(masking, rounds, s.steps, eta, 50.0, s.trials, s.seed)
         points.append(bench.run_plan(problem, plan))
         bench.add_row("least variance", f"clients, {name}", points[-1], s.p)
     less = points[0].error.minus(points[1].error)
-    bench.claims.append(Statement.of(
+    bench.statements.append(Statement.of(
         "", "least variance", f"clients, unbiased masks, p={s.p:g}",
         "how much closer to w*(p) the p_i of least variance at w_0 bring w_R", less,
         ">"))  # fmt: skip
 
 
 def compare_schemes(bench: BeyondBench) -> tuple[list[PlotLine], list[PlotLine]]:
-    """Random, unbiased, shuffled and sequential masks without noise: to F, and to their optima."""
+    """Compare schemes without noise by F and by the distance to each optimum."""
     s = bench.s
-    ways = {
+    maskings = {
         "random": bernoulli(s.p, s.clients),
         "unbiased 1/p": bernoulli(s.p, s.clients, unbiased=True),
         "rolling, shuffled": rolling(s.p, s.clients, s.dimension),
         "rolling, sequential": rolling(s.p, s.clients, s.dimension, sequential=True),
     }
     to_original, to_optimum, finals = [], [], {}
-    for name, masking in ways.items():
+    for name, masking in maskings.items():
         points = [bench.run(masking, r, noisy=False) for r in s.rounds]
         target = MaskedObjective(bench.problem, masking).optimum(math.inf)
         finals[name] = points[-1]
@@ -207,17 +209,17 @@ def compare_schemes(bench: BeyondBench) -> tuple[list[PlotLine], list[PlotLine]]
         for point in points:
             bench.add_row("scheme", name, point, share, residual=residual, distance=distance)
         for quantity, number in (("F(w*(p)) - F(w*)", residual), ("||w*(1) - w*(p)||", distance)):
-            bench.claims.append(Statement.of("", "scheme", f"{name}, share {share:g}", quantity,
+            bench.statements.append(Statement.of("", "scheme", f"{name}, share {share:g}", quantity,
                                           exact_measure(number)))  # fmt: skip
     closer = finals["rolling, sequential"].error.minus(finals["rolling, shuffled"].error)
-    bench.claims.append(Statement.of(
+    bench.statements.append(Statement.of(
         "Section 3", "order", f"rolling, R={s.rounds[-1]}, no noise",
         "how much closer to w*(m) shuffling brings than order does", closer, ">"))  # fmt: skip
     return to_original, to_optimum
 
 
 def compare_participation(bench: BeyondBench, counts: list[int]) -> list[PlotLine]:
-    """Some of the clients in a round instead of all."""
+    """Compare numbers of participants per round."""
     s = bench.s
     masking = bernoulli(s.p, s.clients)
     lines, last = [], {}
@@ -228,17 +230,17 @@ def compare_participation(bench: BeyondBench, counts: list[int]) -> list[PlotLin
             bench.add_row("participation", f"{count} of {s.clients}", point, s.p)
         lines.append(PlotLine.of_measures(f"{count} of {s.clients} clients", s.rounds,
                                           [p.error for p in points]))  # fmt: skip
-    few, everyone = counts[0], counts[-1]
-    ratio = last[few].times(1 / last[everyone].mean)
-    bench.claims.append(Statement.of(
+    few, most = counts[0], counts[-1]
+    ratio = last[few].times(1 / last[most].mean)
+    bench.statements.append(Statement.of(
         "", "participation", f"{few} of {s.clients} clients over all, R={s.rounds[-1]}",
         "E||w_R - w*||^2 over that with all; averaging alone would give the number stated", ratio,
-        "-", everyone / few))  # fmt: skip
+        "-", most / few))  # fmt: skip
     return lines
 
 
 def study_beyond(s: BeyondSettings, on_progress: OnProgress = report_nothing) -> Study:
-    """Measure everything."""
+    """Run the study."""
     if wrong := [r for r in s.rounds if r % s.dimension]:
         raise TheoryError(f"R = {wrong[0]}: rolling needs whole epochs of d = {s.dimension} rounds")
     participants = [n for n in (1, 2, 4, 8) if n < s.clients] + [s.clients]
@@ -259,4 +261,4 @@ def study_beyond(s: BeyondSettings, on_progress: OnProgress = report_nothing) ->
         Panel(f"partial participation, p = {s.p:g}", "rounds R", "E||w_R - w*(p)||²", part),
     ]  # fmt: skip
     return Study("beyond", "Beyond the paper: budgets, unbiased masks, order, participation",
-                 asdict(s), bench.rows, panels, bench.claims)  # fmt: skip
+                 asdict(s), bench.rows, panels, bench.statements)  # fmt: skip

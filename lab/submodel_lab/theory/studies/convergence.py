@@ -1,4 +1,4 @@
-"""Theorems 1 and 3: the rate to w*(p), the floor of F, random against rolling masks."""
+"""Study of Theorems 1 and 3: rate to w*(p), floor of F, random and rolling masks."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from submodel_lab.theory.theorems import BoundFacts, BoundTerms, StepSize
 from submodel_lab.theory.trials import TrialPlan, run_trials
 
 StepChoice = Literal["theorem", "theorem 1", "tuned", "decaying", "averaged", "given"]
-_GRID = tuple(2.0**power for power in range(-6, 2))  # of the theorem's step, to tune over
-_BALL = 20.0  # the ball W is so many times larger than the optima: no run leaves it
+_GRID = tuple(2.0**power for power in range(-6, 2))  # factors of the theorem's step for tuning
+_BALL = 20.0  # radius of the ball W over the norm of the optima; no run leaves it
 _ERROR = "E||w_R - w*||^2"
 _CLOSE = 0.01  # of a limit
 _AXIS = "rounds R"
@@ -35,7 +35,7 @@ _AXIS = "rounds R"
 
 @dataclass(frozen=True)
 class ConvergenceSettings:
-    """Defaults put the largest R well into the regime where gradient noise dominates."""
+    """Settings; by default, gradient noise dominates at the largest R."""
 
     capacities: tuple[float, ...] = (1.0, 0.75, 0.5)
     rounds: tuple[int, ...] = (80, 160, 320, 640, 1280)
@@ -48,24 +48,24 @@ class ConvergenceSettings:
     noise: float = 10.0
     trials: int = 200
     seed: int = 0
-    eta: float | None = None  # one's own, the same for every R
-    sweep_rounds: int = 320  # R of the sweeps over everything else
+    eta: float | None = None  # own step size, the same for every R
+    sweep_rounds: int = 320  # R of the sweeps over other parameters
     sweep_capacities: tuple[float, ...] = (1.0, 0.7, 0.5, 0.3)
     sweep_steps: tuple[int, ...] = (1, 2, 5, 10)
     sweep_clients: tuple[int, ...] = (2, 4, 8, 16)
     sweep_smoothness: tuple[float, ...] = (4.0, 8.0, 16.0, 32.0)
-    sweep_spread: tuple[float, ...] = (0.5, 1.0, 2.0, 4.0)  # of optima, matrices being the same
+    sweep_spread: tuple[float, ...] = (0.5, 1.0, 2.0, 4.0)  # of optima, with the same matrices
     sweep_noise: tuple[float, ...] = (3.0, 10.0, 30.0, 100.0)
 
     def check(self) -> None:
-        """Refuse settings that the study cannot use."""
+        """Raise an error for settings that the study cannot use."""
         if self.mu <= 0:
             raise TheoryError(
                 f"theorems 1 and 3 need a strongly convex problem: mu = {self.mu:g} here"
             )
         if self.noise == 0:
             raise TheoryError(
-                "noise = 0: the study has cases without noise as well; give more than 0"
+                "noise = 0: the study has cases without noise already; give more than 0"
             )
         if len(self.rounds) < 3:
             raise TheoryError(f"{len(self.rounds)} values of R: a slope needs at least 3")
@@ -78,20 +78,20 @@ class ConvergenceSettings:
 
 @dataclass(frozen=True)
 class ConvergenceCase(MaskedCase):
-    """One run: a scheme, a problem and a step size; with its objectives and their optima."""
+    """A run: scheme, problem and step size, with objectives and optima."""
 
     s: ConvergenceSettings
     noise: float
     smoothness: float
-    spread: float = 1.0  # of the clients' optima, over that of the settings
+    spread: float = 1.0  # spread of the clients' optima over that of the settings
     step_kind: StepChoice = "theorem"
-    kinds: int = 0  # different clients, of which all others are copies; 0: all differ
-    unequal: bool = False  # p_i of 1 and p in turns, as the paper's experiments have them
+    kinds: int = 0  # number of distinct clients, the others are copies; 0: all are distinct
+    unequal: bool = False  # p_i alternates between p and 1, as in the paper's experiments
     theorems: ClassVar[tuple[str, str]] = ("Theorem 1", "Theorem 3")
 
     @cached_property
     def problem(self) -> Quadratic:
-        """Its problem; the same matrices for the same number of clients."""
+        """Problem of the case; the matrices depend on the number of distinct clients only."""
         s, kinds = self.s, self.kinds or self.clients
         problem = quadratics(kinds, s.dimension, s.mu, self.smoothness, s.heterogeneity,
                              self.noise, s.seed)  # fmt: skip
@@ -102,64 +102,64 @@ class ConvergenceCase(MaskedCase):
 
     @property
     def masking(self) -> Masking:
-        """How coordinates are masked."""
+        """Masking of the coordinates."""
         if not self.unequal:
             return super().masking
         return Masking(Random(), tuple(1.0 if i % 2 else self.p for i in range(self.clients)))
 
     @property
     def source(self) -> str:
-        """The theorem that speaks of it, or "" where none does."""
+        """Name of the theorem about this case, or "" if there is none."""
         return super().source if self.step_kind == "theorem" else ""
 
     @property
     def kind(self) -> str:
-        """What it is, but for what a sweep varies."""
+        """Description of the case without the parameters of sweeps."""
         step = "" if self.step_kind == "theorem" else f", {self.step_kind} step"
         return self.scheme + (", p_i of 1 and p" if self.unequal else "") + step
 
     @cached_property
     def original(self) -> MaskedObjective:
-        """F."""
+        """Objective F."""
         return MaskedObjective(self.problem)
 
     @cached_property
     def objective(self) -> MaskedObjective:
-        """F_p or F_m."""
+        """Masked objective F_p or F_m."""
         return MaskedObjective(self.problem, self.masking)
 
     @cached_property
     def best(self) -> FloatArray:
-        """w*."""
+        """Optimum w* of F."""
         return self.original.optimum(math.inf)
 
     @cached_property
     def target(self) -> FloatArray:
-        """w*(p) or w*(m)."""
+        """Optimum w*(p) or w*(m) of the masked objective."""
         return self.objective.optimum(math.inf)
 
     @property
     def radius(self) -> float:
-        """Of a ball that holds both optima."""
+        """Radius of a ball that contains both optima."""
         return max(float(np.linalg.norm(w)) for w in (self.best, self.target))
 
     @cached_property
     def least(self) -> float:
-        """F(w*)."""
+        """Minimum F(w*)."""
         return self.original.value(self.best)
 
     @property
     def residual(self) -> float:
-        """F(w*(p)) - F(w*)."""
+        """Residual F(w*(p)) - F(w*)."""
         return self.original.value(self.target) - self.least
 
     def gaps(self, points: FloatArray) -> FloatArray:
-        """F - F* at the points."""
+        """Return F - F* at the points."""
         return mean_losses(self.problem, points) - self.least
 
     @property
     def theorem_step(self) -> StepSize:
-        """The step size of the theorem that the case is nearest to."""
+        """Step size of the nearest theorem."""
         s = self.s
         if s.eta is not None:
             return StepSize(s.eta, ("one's own step size",))
@@ -173,13 +173,13 @@ class ConvergenceCase(MaskedCase):
 
     @property
     def decay(self) -> tuple[float, float]:
-        """Eta_0 and after how many rounds it is halved: eta_r = 2 / (mu~ K (r + 4 kappa~))."""
+        """Initial step and rounds until it is halved, of eta_r = 2 / (mu~ K (r + 4 kappa~))."""
         least = min(self.masking.capacities) * self.s.mu
         rounds = 4 * self.smoothness / least
         return 2 / (least * self.steps * rounds), rounds
 
     def choose_step(self) -> StepSize:
-        """The theorem's step size, or the best of a grid by the exact error."""
+        """Return the theorem's step size, or the best of a grid by the exact error."""
         if self.step_kind == "decaying":
             return StepSize(self.decay[0], ("decaying",))
         step = self.theorem_step
@@ -189,7 +189,7 @@ class ConvergenceCase(MaskedCase):
         return min(grid, key=lambda c: self.exact(self.plan(c)).distances[-1])
 
     def plan(self, step: StepSize) -> TrialPlan:
-        """How it is trained with a step size."""
+        """Make the plan of trials with a step size."""
         eta: float | tuple[float, ...] = step.eta
         if self.step_kind == "decaying":
             first, half = self.decay
@@ -198,11 +198,11 @@ class ConvergenceCase(MaskedCase):
                          self.s.trials, self.s.seed)  # fmt: skip
 
     def exact(self, plan: TrialPlan) -> ExactTrajectory:
-        """The expectations of what trials of the plan give, if they never leave the ball."""
+        """Compute the expectations of trials of the plan that never leave the ball."""
         return exact_moments(self.problem, replace(plan, radius=math.inf))
 
     def ceiling(self, eta: float) -> BoundTerms:
-        """The theorem's bound on E||w_R - w*||^2."""
+        """Return the theorem's bound on E||w_R - w*||^2."""
         d, q, shares = self.s.dimension, self.problem, self.masking.capacities
         start = float(self.target @ self.target)
         if not self.rolls:
@@ -222,7 +222,7 @@ class ConvergenceCase(MaskedCase):
 
 @dataclass(frozen=True)
 class ConvergencePoint:
-    """What a case came to."""
+    """Result of a case."""
 
     case: ConvergenceCase
     step: StepSize
@@ -234,7 +234,7 @@ class ConvergencePoint:
 
 
 def spread_optima(problem: Quadratic, factor: float) -> Quadratic:
-    """The clients' optima so many times as far from their mean; the matrices stay."""
+    """Scale the distances of the clients' optima from their mean; the matrices stay."""
     if factor == 1:
         return problem
     optima = np.linalg.solve(problem.matrices, problem.vectors[..., None])[..., 0]
@@ -244,13 +244,13 @@ def spread_optima(problem: Quadratic, factor: float) -> Quadratic:
 
 
 def convergence_base(s: ConvergenceSettings) -> ConvergenceCase:
-    """The case that sweeps start from: the smallest p, the settings' everything else."""
+    """Return the base case of sweeps, with the smallest p."""
     return ConvergenceCase(s, min(s.capacities), s.sweep_rounds, s.steps, s.clients, s.noise,
                            s.smoothness)  # fmt: skip
 
 
 def measure_point(case: ConvergenceCase) -> ConvergencePoint:
-    """Run one case."""
+    """Run a case."""
     step = case.choose_step()
     plan = case.plan(step)
     averages = case.step_kind == "averaged"
@@ -272,10 +272,10 @@ def measure_point(case: ConvergenceCase) -> ConvergencePoint:
 
 
 def measure_floor(case: ConvergenceCase) -> tuple[Measure, float]:
-    """Where F settles without noise: measured with the exact value, and F(w*(p)) - F(w*).
+    """Measure the limit of F without noise; return it with F(w*(p)) - F(w*).
 
-    Over the last half of a long run, iterates are averaged over rounds and trials. Their mean is
-    not w*(p): a step size eta moves it by a drift of order eta K, which the exact value has.
+    Iterates are averaged over trials and over the last half of a long run. Their mean differs from
+    w*(p) by a drift of order eta K, which the exact value includes.
     """
     quiet = replace(case, noise=0.0, rounds=max(case.s.rounds), step_kind="theorem 1")
     plan = quiet.plan(quiet.theorem_step)
@@ -283,7 +283,7 @@ def measure_floor(case: ConvergenceCase) -> tuple[Measure, float]:
     trajectory = run_trials(quiet.problem, plan, late)
     means = np.mean([trajectory.iterates[r] for r in late], axis=0)
     centre = means.mean(0)
-    # F at a mean of so many trials is above F at the true mean, by half a trace on average
+    # F at the sample mean exceeds F at the true mean by half a trace on average
     excess = float(np.trace(np.cov(means.T) @ quiet.problem.matrices.mean(0))) / (2 * len(means))
     value = quiet.original.value(centre) - quiet.least - excess
     slopes = (means - centre) @ quiet.original.gradient(centre)
@@ -296,11 +296,11 @@ def measure_floor(case: ConvergenceCase) -> tuple[Measure, float]:
 Points = Mapping[ConvergenceCase, ConvergencePoint]
 Sweeps = Sequence[Sweep[ConvergenceCase]]
 LongRun = tuple[list[int], list[float], list[BoundTerms]]
-"""R, the exact E||w_R - w*||^2 and the proof's bound, for R that trials do not reach."""
+"""R, the exact E||w_R - w*||^2 and the proof's bound, for R beyond trials."""
 
 
 def round_sweeps(s: ConvergenceSettings) -> list[Sweep[ConvergenceCase]]:
-    """Along R: by p, without noise, rolling, and other step sizes at the smallest p."""
+    """List the sweeps along R: by p, without noise, rolling, and with other step sizes."""
     base = convergence_base(s)
     least, rolling = f"random, p={base.p:g}", replace(base, rolls=True)
     cases = [
@@ -319,7 +319,7 @@ def round_sweeps(s: ConvergenceSettings) -> list[Sweep[ConvergenceCase]]:
 
 
 def parameter_sweeps(s: ConvergenceSettings) -> list[Sweep[ConvergenceCase]]:
-    """Along K, N, p, kappa, noise and heterogeneity, with random and with rolling masks."""
+    """List the sweeps along K, N, p, kappa, noise and heterogeneity, for both schemes."""
     sweeps: list[Sweep[ConvergenceCase]] = []
     kappas = [ell / s.mu for ell in s.sweep_smoothness]
     for rolls in (False, True):
@@ -345,34 +345,35 @@ def parameter_sweeps(s: ConvergenceSettings) -> list[Sweep[ConvergenceCase]]:
 
 
 def study_convergence(s: ConvergenceSettings, on_progress: OnProgress = report_nothing) -> Study:
-    """Measure every case, then say what the theorems say of them."""
+    """Run the study: measure every case, then judge the statements."""
     s.check()
     by_rounds, others = round_sweeps(s), parameter_sweeps(s)
     sweeps, judges = [*by_rounds, *others], s.eta is None
     points = run_cases((case for sweep in sweeps for case in sweep.cases), measure_point,
                        on_progress, lambda case: case.rounds)  # fmt: skip
-    claims = [w.statement(points, _ERROR, attrgetter("error"), bool(w.cases[0].source) and judges)
+    statements = [w.statement(points, _ERROR, attrgetter("error"),
+                              bool(w.cases[0].source) and judges)
               for w in sweeps]  # fmt: skip
-    claims += _bound_statements(by_rounds, points)
+    statements += _bound_statements(by_rounds, points)
     base = convergence_base(s)
     quiet = replace(base, noise=0.0)
     noisy, long = _long_run(base), _long_run(quiet)
     for name, (many, errors, limits) in (("", noisy), (", no noise", long)):
-        claims.append(slope_statement(
+        statements.append(slope_statement(
             "Theorem 1", "R", f"{base.words}{name}, R={many[0]} to {many[-1]}",
             "exact E||w_R - w*||^2", many, [exact_measure(e) for e in errors], limits,
-            speaks=judges))  # fmt: skip
+            is_stated=judges))  # fmt: skip
     if judges:
-        claims += [_limit_statement(case, many[-1], errors[-1])
+        statements += [_limit_statement(case, many[-1], errors[-1])
                    for (many, errors, _), case in ((noisy, base), (long, quiet))
                    if case.noise or case.p < 1]  # fmt: skip
         ratio = exact_measure(long[1][-1] / long[2][-1].total)
-        claims.append(Statement.of(
+        statements.append(Statement.of(
             "Theorem 1", "value", f"{base.words}, no noise, R={long[0][-1]}",
             "exact E||w_R - w*||^2 over the bound of the proof", ratio, "<=", 1.0))  # fmt: skip
-    claims += floor_statements(s)
-    claims += _output_statements(base, points)
-    claims += [
+    statements += floor_statements(s)
+    statements += _output_statements(base, points)
+    statements += [
         Statement.of("", "step size", f"{sweep.label}, R={case.rounds}", _ERROR, points[case].error)
         for sweep in by_rounds
         for case in sweep.cases[-1:]
@@ -381,23 +382,23 @@ def study_convergence(s: ConvergenceSettings, on_progress: OnProgress = report_n
     return Study(
         "convergence", "Theorems 1 and 3: convergence to w*(p), quadratics", asdict(s),
         [_row(point) for point in points.values()],
-        _panels(base, by_rounds, others, points, long), claims, _notes(points),
+        _panels(base, by_rounds, others, points, long), statements, _notes(points),
     )  # fmt: skip
 
 
 def _bound_statements(sweeps: Sweeps, points: Points) -> list[Statement]:
-    """Whether the error is below the bound of the theorem's proof, at the largest R."""
-    claims: list[Statement] = []
+    """Judge whether the error is below the bound of the theorem's proof, at the largest R."""
+    statements: list[Statement] = []
     for sweep in sweeps:
         point = points[sweep.cases[-1]]
         if point.case.source != "Theorem 1" or point.case.s.eta is not None:
             continue
         ratio = point.error.times(1 / point.ceiling.total)
-        claims.append(Statement.of(
+        statements.append(Statement.of(
             "Theorem 1", "value", f"{sweep.label}, R={point.case.rounds}",
             "E||w_R - w*||^2 over the bound of the proof", ratio, "<=", 1.0,
             point.step.note))  # fmt: skip
-    return claims
+    return statements
 
 
 def _long_run(case: ConvergenceCase) -> LongRun:
@@ -413,7 +414,7 @@ def _long_run(case: ConvergenceCase) -> LongRun:
 
 
 def _limit_statement(case: ConvergenceCase, rounds: int, error: float) -> Statement:
-    """The sharper statement: R E||w_R - w*||^2 / log(KR) has a limit, and which."""
+    """Judge Theorem A: R E||w_R - w*||^2 / log(KR) tends to the stated limit."""
     least = min(case.masking.capacities) * case.s.mu
     limit = balance(case.problem, case.masking).rate_constant(case.steps, least)
     measure = exact_measure(rounds * error / math.log(case.steps * rounds))
@@ -423,43 +424,43 @@ def _limit_statement(case: ConvergenceCase, rounds: int, error: float) -> Statem
 
 
 def floor_statements(s: ConvergenceSettings) -> list[Statement]:
-    """F at the mean of late iterates is F(w*(p)) - F(w*) and what the drift of order eta K adds."""
+    """Judge that F at the mean of late iterates is F(w*(p)) - F(w*) plus a drift of order eta K."""
     base = convergence_base(s)
     rolling = replace(base, rolls=True)
-    claims = []
+    statements = []
     for name, case in (
         (base.words, base),
         (f"random, p_i of 1 and {base.p:g}", replace(base, unequal=True)),
         (rolling.words, rolling),
     ):
         if case.share == 1:
-            continue  # nothing is masked: there is no floor
+            continue  # without masks there is no floor
         floor, residual = measure_floor(case)
         exact = floor.exact or 0.0
-        claims += [
+        statements += [
             Statement.of(case.source, "floor", name,
                          "F at the mean of late iterates, with its drift", floor, "=", exact),
             Statement.of(case.source, "floor", name,
                          "the same over F(w*(p)) - F*: what the drift adds",
                          exact_measure(exact / residual), "-", 1.0),
         ]  # fmt: skip
-    return claims
+    return statements
 
 
 def _output_statements(base: ConvergenceCase, points: Points) -> list[Statement]:
-    """The output against the last iterate, the schemes against each other, at the largest R."""
+    """Compare output and last iterate, and the schemes, at the largest R."""
     base = replace(base, rounds=max(base.s.rounds))
     quiet, random = points[replace(base, noise=0.0)], points[base]
     rolling = points[replace(base, rolls=True, step_kind="theorem 1")]
     name = f"p={base.p:g}, R={base.rounds}"
-    claims = []
+    statements = []
     if base.p < 1:
         above = quiet.output_gap.minus(quiet.gap)
-        claims.append(Statement.of(
+        statements.append(Statement.of(
             "Algorithm 1", "output", f"random, {name}, no noise",
             "F(w^) - F(w_R): what the output step's fresh masks add", above, ">"))  # fmt: skip
     return [
-        *claims,
+        *statements,
         Statement.of("", "scheme", name, "F(w^): random - rolling, equal coordinates and step size",
                      random.output_gap.minus(rolling.output_gap), ">"),
         Statement.of("", "scheme", name, "||w_R - w*||^2 to each one's optimum: random - rolling",
@@ -486,7 +487,7 @@ def _row(point: ConvergencePoint) -> ResultRow:
 
 
 def _notes(points: Points) -> list[str]:
-    """One line per kind of case whose theorem's condition is not met."""
+    """Describe each group of cases with an unmet condition of its theorem."""
     by_kind: dict[str, list[ConvergencePoint]] = {}
     for case, point in points.items():
         if case.source:
@@ -503,7 +504,7 @@ def _notes(points: Points) -> list[str]:
 def _panels(
     base: ConvergenceCase, by_rounds: Sweeps, others: Sweeps, points: Points, long: LongRun
 ) -> list[Panel]:
-    """All panels; slopes are drawn only where a theorem states them."""
+    """Make all panels; only stated slopes are drawn."""
     s = base.s
 
     def over_log(point: ConvergencePoint) -> Measure:
@@ -545,20 +546,20 @@ def _panels(
 def _log_line(
     s: ConvergenceSettings, line: PlotLine, power: int, label: str, style: str
 ) -> PlotLine:
-    """(log(KR)/R)^power through the first point of a curve."""
+    """Return (log(KR)/R)^power through the first point of a curve."""
     values = [(math.log(s.steps * r) / r) ** power for r in s.rounds]
     return PlotLine(label, s.rounds, [line.mean[0] * v / values[0] for v in values], style=style)
 
 
 def _gap_lines(case: ConvergenceCase, points: Points, prefix: str = "") -> list[PlotLine]:
-    """F of the last iterate and of the output, along R."""
+    """Return curves of F along R, for the last iterate and the output."""
     sweep = Sweep.along("R", case, "rounds", case.s.rounds, f"{prefix}F(w_R)")
     output = replace(sweep, label=f"{prefix}F(w^)").line(points, attrgetter("output_gap"))
     return [sweep.line(points, attrgetter("gap")), replace(output, style="--s")]
 
 
 def _floor_panel(base: ConvergenceCase, points: Points) -> Panel:
-    """F of the last iterate and of the output without noise, with both floors."""
+    """Draw F of the last iterate and of the output without noise, with both floors."""
     quiet = replace(base, noise=0.0)
     last = points[replace(quiet, rounds=base.s.rounds[-1])]
     levels = {"residual F(w*(p)) - F*": last.case.residual}
@@ -577,7 +578,7 @@ def _scheme_panel(base: ConvergenceCase, points: Points) -> Panel:
 
 
 def _ratio_panel(source: str, sweeps: Sweeps, points: Points) -> Panel:
-    """The error over the bound's leading terms: where it rises, a dependence is missing."""
+    """Draw the error over the bound's leading terms; a rise shows a missing dependence."""
     lines = []
     for sweep in sweeps:
         first = sweep.cases[0]

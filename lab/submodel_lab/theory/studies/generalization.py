@@ -1,4 +1,4 @@
-"""The gap between train and test against p, on real data, with full models that train less."""
+"""Study of the train-test gap over p on real data, with full models that train less."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from submodel_lab.theory.results import OnProgress, ResultRow, Study, report_not
 from submodel_lab.theory.studies.stability import match_factor
 from submodel_lab.theory.trials import TrialPlan, run_trials
 
-_CONTROL_RUNS = 12  # at most, to find a step size of equal training loss
+_CONTROL_RUNS = 12  # most runs in the search for a step size of equal training loss
 _SILENT = "bounded gradients only within W"  # of the corollary, on these data
 
 
 @dataclass(frozen=True)
 class GeneralizationSettings:
-    """Few examples per client, so that there is a gap; every trial draws its own."""
+    """Settings with few examples per client, so that there is a gap; every trial draws its own."""
 
     data: tuple[DatasetName, ...] = ("breast_cancer", "digits")
     capacities: tuple[float, ...] = (1.0, 0.9, 0.75, 0.5, 0.25, 0.1)
-    controls: tuple[float, ...] = (0.5, 0.1)  # the p that full models of equal loss are beside
+    controls: tuple[float, ...] = (0.5, 0.1)  # the p that full models of equal loss accompany
     clients: int = 5
     examples: int = 12
     rounds: int = 200
@@ -41,16 +41,16 @@ class GeneralizationSettings:
 
 @dataclass(frozen=True)
 class GeneralizationPoint:
-    """One p and step size on one dataset."""
+    """Result of a p and step size on a dataset."""
 
     p: float
     factor: float  # of the step size
-    control: str  # "", or which control it is
+    control: str  # name of the control, or ""
     scores: Mapping[str, Measure]
 
 
 class GeneralizationBench:
-    """One dataset, split anew for every trial."""
+    """A dataset with a new split for every trial."""
 
     def __init__(self, s: GeneralizationSettings, name: DatasetName) -> None:
         self._settings = s
@@ -70,7 +70,7 @@ class GeneralizationBench:
 
 
 def draw_examples(s: GeneralizationSettings, split: DataSplit) -> Logistic:
-    """N n training examples for every trial, drawn from the training part without replacement."""
+    """Draw N n training examples for every trial, without replacement."""
     x = split.x.reshape(-1, split.x.shape[-1])
     y = split.y.ravel()
     rng = generator(s.seed, "generalization")
@@ -83,7 +83,7 @@ def draw_examples(s: GeneralizationSettings, split: DataSplit) -> Logistic:
 
 
 def score_trials(problem: Logistic, split: DataSplit, w: FloatArray) -> dict[str, FloatArray]:
-    """Losses and accuracies on train and test, for every trial; losses with l2, as F has it."""
+    """Return losses (with l2, as in F) and accuracies on train and test, for every trial."""
     count, d = len(w), problem.dimension
     x = problem.x.transpose(1, 0, 2, 3).reshape(count, -1, d)
     y = problem.y.transpose(1, 0, 2).reshape(count, -1)
@@ -103,10 +103,10 @@ def score_trials(problem: Logistic, split: DataSplit, w: FloatArray) -> dict[str
 def study_generalization(
     s: GeneralizationSettings, on_progress: OnProgress = report_nothing
 ) -> Study:
-    """Measure everything."""
+    """Run the study."""
     beside = [p for p in s.controls if p < max(s.capacities) and p in s.capacities]
     total = len(s.data) * (len(s.capacities) + len(beside) * _CONTROL_RUNS)
-    steps, rows, panels, claims = 0, [], [], []
+    steps, rows, panels, statements = 0, [], [], []
     for name in s.data:
         bench = GeneralizationBench(s, name)
         by_capacity: dict[float, GeneralizationPoint] = {}
@@ -122,21 +122,23 @@ def study_generalization(
         full = [point for points in controls.values() for point in points]
         rows += [_row(s, name, bench, point) for point in [*by_capacity.values(), *full]]
         panels += _panels(name, by_capacity, full)
-        claims += _claims(name, by_capacity)
+        statements += _statements(name, by_capacity)
         for p, points in controls.items():
-            claims += [c for point in points for c in _control_claims(name, by_capacity[p], point)]
+            statements += [
+                c for point in points for c in _control_statements(name, by_capacity[p], point)
+            ]
     notes = [
         "residual: training loss above that of the largest p, trial by trial",
         "total = |test - train| + residual; its least point is where masking pays",
     ]
     return Study("generalization", "Train-test gap against the capacity, l2-logistic regression",
-                 asdict(s), rows, panels, claims, notes)  # fmt: skip
+                 asdict(s), rows, panels, statements, notes)  # fmt: skip
 
 
 def _with_residual(
     point: GeneralizationPoint, before: Mapping[float, GeneralizationPoint]
 ) -> GeneralizationPoint:
-    """The training loss above that of the first p, which is the largest."""
+    """Add the training loss above that of the first p, which is the largest."""
     first = next(iter(before.values()), point)
     residual = point.scores["train loss"].minus(first.scores["train loss"])
     gap, extra = point.scores["loss gap"].values, residual.values
@@ -149,7 +151,7 @@ def _with_residual(
 def _controls(
     bench: GeneralizationBench, masked_point: GeneralizationPoint, whole: float
 ) -> list[GeneralizationPoint]:
-    """Full models: with a step of p eta, and with the one that gives an equal training loss."""
+    """Measure full models with a step of p eta, and with a step of equal training loss."""
     points = [bench.measure(whole, masked_point.p, "step p eta")]
     target = masked_point.scores["train loss"].mean
     factor = match_factor(lambda f: bench.measure(whole, f).scores["train loss"].mean, target)
@@ -169,26 +171,28 @@ def _row(
     )  # fmt: skip
 
 
-def _claims(name: str, by_capacity: Mapping[float, GeneralizationPoint]) -> list[Statement]:
+def _statements(name: str, by_capacity: Mapping[float, GeneralizationPoint]) -> list[Statement]:
     chain = sorted(by_capacity, reverse=True)
     first, last = by_capacity[chain[0]].scores, by_capacity[chain[-1]].scores
-    claims = []
+    statements = []
     for measure in ("loss gap", "accuracy gap"):
         less = first[measure].minus(last[measure])
         case = f"{name}: p={chain[-1]:g} against {chain[0]:g}, equal step and rounds"
         quantity = f"how much smaller the {measure} is"
-        claims.append(Statement.of("Remark 3", "p", case, quantity, less, ">", conditions=_SILENT))
+        statements.append(
+            Statement.of("Remark 3", "p", case, quantity, less, ">", conditions=_SILENT)
+        )
     for measure in ("total", "test loss"):
         best = min(chain, key=lambda p: by_capacity[p].scores[measure].mean)
         less = first[measure].minus(by_capacity[best].scores[measure])
         verdict = Verdict.NO if best == chain[0] else judge_positive(less)
-        claims.append(Statement("Remark 3", "p, pays", f"{name}: least at p={best:g}",
+        statements.append(Statement("Remark 3", "p, pays", f"{name}: least at p={best:g}",
                                 f"{measure}: how far below p={chain[0]:g}", less, ">", 0.0, verdict,
                                 _SILENT))  # fmt: skip
-    return claims
+    return statements
 
 
-def _control_claims(
+def _control_statements(
     name: str, masked_point: GeneralizationPoint, full: GeneralizationPoint
 ) -> list[Statement]:
     case = f"{name}: p={masked_point.p:g} against a full model, {full.control}"

@@ -1,4 +1,4 @@
-"""Propositions 1 and 2, the deviation lemmas and the epoch recursion, where all of it is known."""
+"""Study of Propositions 1 and 2, the deviation lemmas and the epoch recursion."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LOG_FAILURE = 0.05  # nu
 
 @dataclass(frozen=True)
 class LemmaSettings:
-    """Quadratics; local steps from points between w_0 and beyond the optimum."""
+    """Settings with quadratics, and local steps from points between w_0 and beyond the optimum."""
 
     capacities: tuple[float, ...] = (1.0, 0.7, 0.5, 0.3)
     steps: tuple[int, ...] = (2, 5, 10)  # K
@@ -33,23 +33,23 @@ class LemmaSettings:
     smoothness: float = 2.0
     heterogeneity: float = 1.0
     noise: float = 3.0
-    relative_step: float = 0.0625  # eta K L, as Theorem 1's proof needs it
+    relative_step: float = 0.0625  # eta K L, as in Theorem 1's proof
     problems: int = 20
     trials: int = 2000
     seed: int = 0
 
     def problem(self, noise: float = 0.0, number: int = 0) -> Quadratic:
-        """One of the problems."""
+        """Make a problem by its number."""
         return quadratics(self.clients, self.dimension, self.mu, self.smoothness,
                           self.heterogeneity, noise, self.seed + number)  # fmt: skip
 
 
 def study_lemmas(s: LemmaSettings, on_progress: OnProgress = report_nothing) -> Study:
-    """Measure everything."""
+    """Run the study."""
     if min(s.steps) < 2:
         raise TheoryError("K = 1: the deviation lemmas divide by K - 1")
     rows: list[ResultRow] = []
-    claims = _proposition_statements(s)
+    statements = _proposition_statements(s)
     deviations: dict[tuple[str, int], Measure] = {}
     for number, steps in enumerate(s.steps):
         for name, ratio, facts in _deviations(s, steps):
@@ -58,11 +58,11 @@ def study_lemmas(s: LemmaSettings, on_progress: OnProgress = report_nothing) -> 
                 {"statement": name, "K": steps, "p": min(s.capacities), "N": s.clients,
                  "d": s.dimension, "noise": s.noise, "seed": s.seed}, {"ratio": ratio}, facts,
             ))  # fmt: skip
-            claims.append(Statement.of(name, "K", f"K={steps}", "left side over right side", ratio,
-                                       "<=", 1.0))  # fmt: skip
+            statements.append(Statement.of(name, "K", f"K={steps}", "left side over right side",
+                                           ratio, "<=", 1.0))  # fmt: skip
         on_progress(number + 1, len(s.steps))
-    claims += [_vanishing_statement(s, p) for p in s.capacities]
-    claims += _recursion_statements(s)
+    statements += [_vanishing_statement(s, p) for p in s.capacities]
+    statements += _recursion_statements(s)
     names = list(dict.fromkeys(name for name, _ in deviations))
     lines = [
         PlotLine.of_measures(name, s.steps, [deviations[name, k] for k in s.steps])
@@ -71,12 +71,12 @@ def study_lemmas(s: LemmaSettings, on_progress: OnProgress = report_nothing) -> 
     panel = Panel("the deviation lemmas: left side over right side", "K", "ratio", lines,
                   levels={"the lemma": 1.0})  # fmt: skip
     return Study("lemmas", "Propositions, deviation lemmas and the epoch recursion, quadratics",
-                 asdict(s), rows, [panel], claims)  # fmt: skip
+                 asdict(s), rows, [panel], statements)  # fmt: skip
 
 
 def _proposition_statements(s: LemmaSettings) -> list[Statement]:
-    """The curvature of F_p and F_m, over what the propositions say: p mu to p L, mu to L."""
-    claims = []
+    """Judge the curvature of F_p and F_m by the propositions: p mu to p L, and mu to L."""
+    statements = []
     for p in s.capacities:
         for source, masking in (
             ("Proposition 1", bernoulli(p, s.clients)),
@@ -92,14 +92,14 @@ def _proposition_statements(s: LemmaSettings) -> list[Statement]:
                 highs.append(float(eigenvalues[-1]) / (factor * s.smoothness))
             share = mean_share(masking, s.dimension)
             for what, ratios in (("stated mu over true mu", lows), ("true L over stated L", highs)):
-                claims.append(Statement.of(source, "p", f"share {share:g}, {s.problems} problems",
-                                           f"{what}, largest", exact_measure(max(ratios)), "<=",
-                                           1.0))  # fmt: skip
-    return claims
+                statements.append(Statement.of(
+                    source, "p", f"share {share:g}, {s.problems} problems", f"{what}, largest",
+                    exact_measure(max(ratios)), "<=", 1.0))  # fmt: skip
+    return statements
 
 
 def _vanishing_statement(s: LemmaSettings, p: float) -> Statement:
-    """Lemma 4's last step bounds E||mean of m (.) grad f||^2 by 2 L (F_p(w) - F_p(w*)): 0 at w*."""
+    """Judge Lemma 4's last step: E||mean of m (.) grad f||^2 <= 2 L (F_p(w) - F_p(w*)), 0 at w*."""
     exact = balance(s.problem(), bernoulli(p, s.clients))
     quantity = "E||mean of m (.) grad f_i(m (.) w*)||^2 at w*(p)"
     power = exact_measure(float(np.trace(exact.mask_covariance)))
@@ -107,7 +107,7 @@ def _vanishing_statement(s: LemmaSettings, p: float) -> Statement:
 
 
 def _deviations(s: LemmaSettings, steps: int) -> list[tuple[str, Measure, dict[str, float | str]]]:
-    """Both sides of the deviation lemmas; the worst of several starting points."""
+    """Measure both sides of the deviation lemmas, at the worst of several starting points."""
     p = min(s.capacities)
     problem = s.problem(s.noise)
     eta = s.relative_step / (steps * problem.smoothness)
@@ -123,7 +123,7 @@ def _deviations(s: LemmaSettings, steps: int) -> list[tuple[str, Measure, dict[s
         deviation = local_deviation(problem, masking, w, steps, eta, s.trials, s.seed)
         mean, client = Measure.of(deviation.mean(0)), int(deviation.mean(1).argmax())
         slope2 = float(np.square(objective.gradient(w)).sum())
-        zeta2 = objective.spread_at(w)  # the lemma's is the largest, this is the one it needs
+        zeta2 = objective.spread_at(w)  # the lemma states the maximum, but needs this value
         gap = objective.value(w) - least
         worst_zeta2 = _client_spread(problem, masking, objective, w, client)
         sides = {
@@ -146,7 +146,7 @@ def local_deviation(
     problem: Quadratic, masking: Masking, w: FloatArray, steps: int, eta: float, trials: int,
     seed: int, masks: FloatArray | None = None,
 ) -> FloatArray:  # fmt: skip
-    """||w_{r,k} - w_r||^2 at the worst k < K, of every client and trial."""
+    """Return ||w_{r,k} - w_r||^2 at the worst k < K, of every client and trial."""
     if masks is None:
         masks = MaskDraws(masking, problem.dimension, trials, seed)(0)
     xi = problem.draw(seed, 0, steps, trials)
@@ -170,7 +170,7 @@ def _client_spread(
 def _epoch_deviation(
     s: LemmaSettings, problem: Quadratic, p: float, steps: int, eta: float
 ) -> tuple[str, Measure, dict[str, float | str]]:
-    """Lemma 11: the deviations summed over an epoch of rolling masks, from w_e = 0."""
+    """Measure Lemma 11: the sum of deviations over an epoch of rolling masks, from w_e = 0."""
     masking = rolling(p, s.clients, s.dimension)
     objective = MaskedObjective(problem, masking)
     trials, d = min(s.trials, 200), s.dimension
@@ -199,7 +199,7 @@ def _epoch_deviation(
 
 
 def _recursion_statements(s: LemmaSettings) -> list[Statement]:
-    """The epoch recursion is an identity without projection, and is none where W is met."""
+    """Judge the epoch recursion, an identity without projection but not with it."""
     return [
         Statement.of("Lemma 10", "epoch", case, "||left - right|| / ||left||",
                      exact_measure(recursion_error(s, radius)), "<=", 0.0)
@@ -208,7 +208,7 @@ def _recursion_statements(s: LemmaSettings) -> list[Statement]:
 
 
 def recursion_error(s: LemmaSettings, radius: float) -> float:
-    """How far the epoch recursion (Lemma 10) is from what an epoch does, without noise."""
+    """Return the relative error of the epoch recursion (Lemma 10) without noise."""
     d, n, steps = s.dimension, s.clients, max(s.steps)
     problem = s.problem()
     masking = rolling(min(s.capacities), n, d)

@@ -1,4 +1,4 @@
-"""Theorems 2 and 4: stationarity of the masked objective, and of the original one."""
+"""Study of Theorems 2 and 4: stationarity of the masked objective and of the original one."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ from submodel_lab.theory.theorems import (
 )
 from submodel_lab.theory.trials import TrialPlan, run_trials
 
-_PLACES = 3  # iterates looked at between r and 2r
-_RADIUS = 1.0  # of the points where delta, zeta and G are looked for
+_PLACES = 3  # evaluated iterates between r and 2r
+_RADIUS = 1.0  # norm of the points for delta, zeta and G
 
 
 @dataclass(frozen=True)
 class NonconvexSettings:
-    """A net of two tanh units on four features: d = 8, so that F_p is exact over all masks."""
+    """Settings with two tanh units on four features: d = 8, so that F_p is exact over all masks."""
 
     capacities: tuple[float, ...] = (1.0, 0.75, 0.5)
     rounds: tuple[int, ...] = (64, 128, 256, 512, 1024)
@@ -62,11 +62,11 @@ class NonconvexSettings:
 
     @property
     def dimension(self) -> int:
-        """The number of weights, d."""
+        """Number of weights, d."""
         return self.features * self.hidden
 
     def check(self) -> None:
-        """Refuse settings that the study cannot use."""
+        """Raise an error for settings that the study cannot use."""
         if len(self.rounds) < 3:
             raise TheoryError(f"{len(self.rounds)} values of R: a slope needs at least 3")
         d = self.dimension
@@ -76,17 +76,17 @@ class NonconvexSettings:
 
 @dataclass(frozen=True)
 class NonconvexCase(MaskedCase):
-    """One run."""
+    """A run."""
 
     s: NonconvexSettings
     heterogeneity: float
     noise: float | None = None  # Gaussian, of this norm; None: one example a step
-    kinds: int = 0  # different clients, of which all others are copies; 0: all differ
+    kinds: int = 0  # number of distinct clients, the others are copies; 0: all are distinct
     theorems: ClassVar[tuple[str, str]] = ("Theorem 2", "Theorem 4")
 
     @cached_property
     def problem(self) -> Problem:
-        """Its net, and where its gradients' noise comes from."""
+        """Net of the case, with its source of gradient noise."""
         s, kinds = self.s, self.kinds or self.clients
         net = _make_net(kinds, s.features, self.heterogeneity, s.seed, s.examples, s.hidden)
         if kinds < self.clients:
@@ -96,7 +96,7 @@ class NonconvexCase(MaskedCase):
 
     @property
     def step(self) -> StepSize:
-        """The theorem's step size."""
+        """Step size of the theorem."""
         d = self.s.dimension
         if self.rolls:
             return theorem_4(self.problem, self.steps, d, self.rounds // d)
@@ -112,7 +112,7 @@ def _make_net(
 
 
 class NoisyGradients:
-    """A problem's gradients with Gaussian noise of E||xi||^2 = noise^2, so that delta is known."""
+    """A problem with Gaussian gradient noise of E||xi||^2 = noise^2, so that delta is known."""
 
     def __init__(self, problem: Problem, noise: float) -> None:
         self.clients, self.dimension = problem.clients, problem.dimension
@@ -121,23 +121,23 @@ class NoisyGradients:
         self.noise = noise
 
     def draw(self, seed: int, round_: int, steps: int, trials: int) -> NDArray[Any]:
-        """Standard normal vectors."""
+        """Draw standard normal vectors."""
         rng = generator(seed, "noise", round_)
         return rng.standard_normal((steps, self.clients, trials, self.dimension))
 
     def stochastic_gradients(self, w: FloatArray, xi: NDArray[Any]) -> FloatArray:
-        """The gradient and its noise."""
+        """Return the gradients with noise."""
         return np.asarray(self.gradients(w) + self.noise / np.sqrt(self.dimension) * xi)
 
 
 @dataclass(frozen=True)
 class NonconvexPoint:
-    """What a case came to."""
+    """Result of a case."""
 
     case: NonconvexCase
     step: StepSize
-    masked_norm: Measure  # the mean over r of ||grad F_p(w_r)||^2
-    original_norm: Measure  # the same of F
+    masked_norm: Measure  # mean over r of ||grad F_p(w_r)||^2
+    original_norm: Measure  # mean over r of ||grad F(w_r)||^2
     ceiling: BoundTerms
 
 
@@ -146,7 +146,7 @@ Sweeps = Sequence[Sweep[NonconvexCase]]
 
 
 def measure_nonconvex(case: NonconvexCase) -> NonconvexPoint:
-    """Run one case."""
+    """Run a case."""
     s, problem, masking, step = case.s, case.problem, case.masking, case.step
     places, weights = quadrature(case.rounds)
     plan = TrialPlan(masking, case.rounds, case.steps, step.eta, np.inf, s.trials, s.seed)
@@ -154,11 +154,11 @@ def measure_nonconvex(case: NonconvexCase) -> NonconvexPoint:
     points = np.concatenate([trajectory.iterates[r] for r in places])
 
     def mean_norm(objective: MaskedObjective) -> Measure:
-        """The mean over iterates of the squared gradient, for every trial."""
+        """Return the mean over iterates of the squared gradient, for every trial."""
         squares = np.square(objective.gradients_at(points)).sum(1)
         return Measure.of(np.asarray(weights) @ squares.reshape(len(places), -1))
 
-    # what the bounds take does not depend on R and K
+    # the inputs of the bounds do not depend on R and K
     start, zeta2, noise2, gradient = _facts(replace(case, rounds=s.sweep_rounds, steps=s.steps))
     shares = masking.law(s.dimension).moments[0].mean(1)
     facts = BoundFacts(
@@ -175,7 +175,7 @@ def measure_nonconvex(case: NonconvexCase) -> NonconvexPoint:
 
 @lru_cache(maxsize=64)
 def _facts(case: NonconvexCase) -> tuple[float, float, float, float]:
-    """F_p(w_0), zeta^2, delta^2 and G, as the bounds take them."""
+    """Return F_p(w_0), zeta^2, delta^2 and G for the bounds."""
     problem, masking = case.problem, case.masking
     objective = MaskedObjective(problem, masking)
     zeta2 = max(objective.spread_at(w) for w in sphere_points(problem, _RADIUS, 8)[0])
@@ -188,7 +188,7 @@ def _facts(case: NonconvexCase) -> tuple[float, float, float, float]:
 
 
 def quadrature(rounds: int) -> tuple[list[int], list[float]]:
-    """Rounds and weights for a mean over r = 1 .. R: early rounds, where much happens, closely.
+    """Return rounds and weights for a mean over r = 1 .. R, with early rounds closely spaced.
 
     >>> quadrature(3), sum(quadrature(1000)[1])
     (([1, 2, 3], [0.3333333333333333, 0.3333333333333333, 0.3333333333333333]), 1.0)
@@ -204,7 +204,7 @@ def quadrature(rounds: int) -> tuple[list[int], list[float]]:
 
 
 def nonconvex_sweeps(s: NonconvexSettings) -> list[Sweep[NonconvexCase]]:
-    """Along R, K, N, p, zeta and noise, with random and with rolling masks."""
+    """List the sweeps along R, K, N, p, zeta and noise, for both schemes."""
     sweeps: list[Sweep[NonconvexCase]] = []
     for rolls in (False, True):
         base = NonconvexCase(s, min(s.capacities), s.sweep_rounds, s.steps, s.clients,
@@ -226,19 +226,19 @@ def nonconvex_sweeps(s: NonconvexSettings) -> list[Sweep[NonconvexCase]]:
 
 
 def study_nonconvex(s: NonconvexSettings, on_progress: OnProgress = report_nothing) -> Study:
-    """Measure everything."""
+    """Run the study."""
     s.check()
     sweeps = nonconvex_sweeps(s)
     points = run_cases((case for sweep in sweeps for case in sweep.cases), measure_nonconvex,
                        on_progress)  # fmt: skip
     by_rounds = [sweep for sweep in sweeps if sweep.parameter == "R"]
-    claims = [_statement(sweep, points) for sweep in sweeps]
-    claims += [_statement(sweep, points, last=3) for sweep in by_rounds if len(sweep.x) > 3]
+    statements = [_statement(sweep, points) for sweep in sweeps]
+    statements += [_statement(sweep, points, last=3) for sweep in by_rounds if len(sweep.x) > 3]
     for sweep in by_rounds:
         point = points[sweep.cases[-1]]
         if point.case.share < 1:
             above = point.original_norm.minus(point.masked_norm)
-            claims.append(Statement.of(
+            statements.append(Statement.of(
                 point.case.source, "residual", f"{sweep.label}, R={point.case.rounds}",
                 "||grad F||^2 - ||grad of the masked objective||^2", above, ">",
                 conditions=point.step.note))  # fmt: skip
@@ -250,7 +250,7 @@ def study_nonconvex(s: NonconvexSettings, on_progress: OnProgress = report_nothi
         "G are the largest over drawn points of norm 1",
     ]
     return Study("nonconvex", "Theorems 2 and 4: a small tanh net", settings,
-                 [_row(p) for p in points.values()], _panels(s, sweeps, points), claims,
+                 [_row(p) for p in points.values()], _panels(s, sweeps, points), statements,
                  notes)  # fmt: skip
 
 

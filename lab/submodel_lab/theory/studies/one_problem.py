@@ -1,4 +1,4 @@
-"""A problem of one's own under any scheme: constants, trials beside exact values, limits."""
+"""Study of a user's own problem under any scheme: constants, trials, exact values, limits."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ from submodel_lab.theory.trials import TrialPlan, run_trials
 
 @dataclass(frozen=True)
 class OneProblemSettings:
-    """Nothing is assumed of the problem; what theorems need of it is said beside the rows."""
+    """Settings; rows report the unmet conditions of theorems."""
 
     problem: str = ""  # file.py:make, package.module:make or file.npz
     scheme: str = "random"
-    capacities: tuple[float, ...] = (1.0, 0.75, 0.5)  # each a case, the same for all clients
-    client_capacities: str = ""  # one more case: a capacity for each client, as 1,0.25
+    capacities: tuple[float, ...] = (1.0, 0.75, 0.5)  # one case each, the same for all clients
+    client_capacities: str = ""  # another case: a capacity for each client, such as 1,0.25
     rounds: tuple[int, ...] = (80, 320, 1280)
     steps: int = 5
     start: str = ""  # w_0, as numbers separated by commas; "": the problem's own, or 0
     trials: int = 200
     seed: int = 0
-    eta: float | None = None  # Theorem 1's, or Theorem 2's where the problem is not strongly convex
+    eta: float | None = None  # None: Theorem 1's, or Theorem 2's if not strongly convex
 
 
 @dataclass(frozen=True, eq=False)
 class OneCase:
-    """The problem under one masking, and what that makes of it."""
+    """The problem under a masking, with optimum and constants."""
 
     label: str
     masking: Masking
@@ -52,11 +52,11 @@ class OneCase:
 
 
 class ProblemBench:
-    """The problem, where it starts, and everything that is measured of it."""
+    """The problem with its start, and its measurements."""
 
     def __init__(self, s: OneProblemSettings) -> None:
         if not s.problem:
-            raise TheoryError("which problem? give --problem file.py:make, or a file.npz")
+            raise TheoryError("no problem given: use --problem file.py:make, or a file.npz")
         self._s, source = s, load_problem(s.problem)
         self.problem, self.notes = source.problem, list[str]()
         self.start = source.start
@@ -68,11 +68,11 @@ class ProblemBench:
 
     @property
     def is_convex(self) -> bool:
-        """Whether the problem is strongly convex: then w*(p) is one point, and theorems speak."""
+        """Whether the problem is strongly convex, so that w*(p) is unique and theorems apply."""
         return self.problem.convexity > 0
 
     def list_cases(self) -> list[OneCase]:
-        """One for each capacity, and one for those of the clients."""
+        """List the cases: one per capacity, and one for the client capacities."""
         s, n = self._s, self.problem.clients
         cases = [(f"p={p:g}", (p,) * n) for p in s.capacities]
         if s.client_capacities:
@@ -96,7 +96,7 @@ class ProblemBench:
         return OneCase(label, masking, objective, optimum, distance, share, numbers)
 
     def measure(self, case: OneCase, rounds: int) -> ResultRow:
-        """One run of all trials."""
+        """Run all trials of a case."""
         s, problem = self._s, self.problem
         step = self._step(case, rounds)
         plan = TrialPlan(case.masking, rounds, s.steps, step.eta, math.inf, s.trials, s.seed,
@@ -135,14 +135,14 @@ class ProblemBench:
             return {}
         try:
             moments = exact_moments(self.problem, plan)
-        except TheoryError as reason:  # too many masks, say: the trials stand alone
+        except TheoryError as reason:  # such as too many masks; trials remain without exact values
             self.notes.append(f"no exact values: {reason}")
             return {}
         return {"gap": float(moments.gaps[-1]), "distance": float(moments.distances[-1]),
                 "output": moments.output_gap}  # fmt: skip
 
-    def claims(self, case: OneCase, rows: list[ResultRow]) -> list[Statement]:
-        """The bounds on the residual, and the limit of the rate, where they apply."""
+    def statements(self, case: OneCase, rows: list[ResultRow]) -> list[Statement]:
+        """Judge the applicable bounds on the residual, and the limit of the rate."""
         if not self.is_convex:
             return []
         statements = []
@@ -173,7 +173,7 @@ class ProblemBench:
 
 
 def study_one_problem(s: OneProblemSettings, on_progress: OnProgress = report_nothing) -> Study:
-    """Measure everything."""
+    """Run the study."""
     bench = ProblemBench(s)
     cases = bench.list_cases()
     rows: dict[str, list[ResultRow]] = {case.label: [] for case in cases}
@@ -181,13 +181,15 @@ def study_one_problem(s: OneProblemSettings, on_progress: OnProgress = report_no
         for rounds in s.rounds:
             rows[case.label].append(bench.measure(case, rounds))
             on_progress(number * len(s.rounds) + len(rows[case.label]), len(cases) * len(s.rounds))
-    claims = [claim for case in cases for claim in bench.claims(case, rows[case.label])]
+    statements = [
+        statement for case in cases for statement in bench.statements(case, rows[case.label])
+    ]
     if not bench.is_convex:
         bench.notes.append("mu = 0: F* is what L-BFGS finds from w_0, and w*(p) need not be one")
     title = f"{s.problem}: {type(bench.problem).__name__}, {s.scheme}"
     settings = {**asdict(s), "constants": {c.label: asdict(c.constants) for c in cases}}
     return Study("problem", title, settings, [row for part in rows.values() for row in part],
-                 _panels(s, rows), claims, list(dict.fromkeys(bench.notes)))  # fmt: skip
+                 _panels(s, rows), statements, list(dict.fromkeys(bench.notes)))  # fmt: skip
 
 
 def _panels(s: OneProblemSettings, rows: dict[str, list[ResultRow]]) -> list[Panel]:

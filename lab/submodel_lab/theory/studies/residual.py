@@ -1,4 +1,4 @@
-"""The lemma on ||w*(1) - w*(p)|| and Theorem 1's residual term, against exact values."""
+"""Study of the lemma on ||w*(1) - w*(p)|| and Theorem 1's residual term, by exact values."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Row = tuple[float, int, float]  # p, d, heterogeneity
 
 @dataclass(frozen=True)
 class ResidualSettings:
-    """Nothing is trained: every number is exact, over several random problems."""
+    """Settings; every number is exact, over several random problems, without training."""
 
     capacities: tuple[float, ...] = (0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 0.95, 0.99, 0.999)
     dimensions: tuple[int, ...] = (5, 10, 20, 40)
@@ -46,7 +46,7 @@ class ResidualSettings:
 
 
 def exact_distances(problem: Quadratic, masking: Masking) -> dict[str, float]:
-    """Distance, residual, and the radius of a ball that just holds both optima."""
+    """Return distance, residual, and the radius of the least ball with both optima."""
     original, masked_objective = MaskedObjective(problem), MaskedObjective(problem, masking)
     w, w_p = original.optimum(math.inf), masked_objective.optimum(math.inf)
     radius = max(float(np.linalg.norm(w)), float(np.linalg.norm(w_p)))
@@ -58,7 +58,7 @@ def exact_distances(problem: Quadratic, masking: Masking) -> dict[str, float]:
 
 
 def study_residual(s: ResidualSettings, on_progress: OnProgress = report_nothing) -> Study:
-    """Measure everything."""
+    """Run the study."""
     by_p = [(p, s.dimension, s.heterogeneity) for p in s.capacities]
     by_d = [(0.5, d, s.heterogeneity) for d in s.dimensions]
     by_h = [(0.5, s.dimension, h) for h in s.heterogeneities]
@@ -75,7 +75,7 @@ def study_residual(s: ResidualSettings, on_progress: OnProgress = report_nothing
     ]  # fmt: skip
     return Study("residual", "How far masking moves the optimum: exact values and the bounds",
                  asdict(s), rows, _panels(table, by_p, by_d, by_h),
-                 _claims(s, table, by_p, by_d))  # fmt: skip
+                 _statements(s, table, by_p, by_d))  # fmt: skip
 
 
 def _measure(s: ResidualSettings, p: float, d: int, h: float) -> dict[str, Measure]:
@@ -111,11 +111,11 @@ def _measure(s: ResidualSettings, p: float, d: int, h: float) -> dict[str, Measu
     return {name: Measure.of(np.array(values[name])) for name in keep}
 
 
-def _claims(
+def _statements(
     s: ResidualSettings, table: Mapping[Row, Mapping[str, Measure]], by_p: Sequence[Row],
     by_d: Sequence[Row],
 ) -> list[Statement]:  # fmt: skip
-    claims = []
+    statements = []
     every = list(table.values())
     for source, name, label in (
         ("Lemma 2", "distance / bound", "||w*(1) - w*(p)|| over the lemma's bound, largest of all"),
@@ -124,7 +124,7 @@ def _claims(
         ratios = np.concatenate([m[name].values for m in every if m[name].values is not None])
         worst, mean = float(ratios.max()), 1 / float(np.median(ratios))
         count = f"{len(ratios)} problems"
-        claims += [
+        statements += [
             Statement.of(source, "value", count, label, exact_measure(worst), "<=", 1.0),
             Statement.of(source, "value", count, "how many times too large, median",
                          exact_measure(mean), "-", 1.0),
@@ -133,7 +133,7 @@ def _claims(
         m["residual"].values / m["residual term"].values for m in every
         if m["residual"].values is not None and m["residual term"].values is not None
     ])  # fmt: skip
-    claims.append(Statement.of("Theorem 1", "residual", f"{len(terms)} problems",
+    statements.append(Statement.of("Theorem 1", "residual", f"{len(terms)} problems",
                                "F(w*(p)) - F* over the residual term, largest",
                                exact_measure(float(terms.max())), "<=", 1.0))  # fmt: skip
     near = [place for place in by_p if place[0] >= 0.9]
@@ -147,17 +147,17 @@ def _claims(
             continue
         x = [1 - p if parameter == "1-p" else float(d) for p, d, _ in places]
         number = exact_measure(slope(x, [table[place][name].mean for place in places]))
-        # p -> 1: a larger exponent of 1 - p is the smaller number; along d a smaller one is
+        # for p -> 1 a larger exponent of 1 - p gives a smaller number; along d a smaller one does
         verdict = judge_slope(number, limit) if parameter == "d" else _steeper(number, limit)
         relation = "<=" if parameter == "d" else ">="
-        claims.append(Statement(source, parameter, case, f"slope of {quantity}", number, relation,
-                                limit, verdict))  # fmt: skip
+        statements.append(Statement(source, parameter, case, f"slope of {quantity}", number,
+                                    relation, limit, verdict))  # fmt: skip
     base = (0.5, s.dimension, s.heterogeneity)
     if base in table:
         for kind in ("", "rolling ", "unbiased ", "unequal "):
             label, residual = f"{kind.strip() or 'random'}, p=0.5", table[base][f"{kind}residual"]
-            claims.append(Statement.of("", "scheme", label, "F(w*(p)) - F*", residual))
-    return claims
+            statements.append(Statement.of("", "scheme", label, "F(w*(p)) - F*", residual))
+    return statements
 
 
 def _steeper(measure: Measure, limit: float) -> Verdict:
@@ -175,7 +175,7 @@ def _panels(
         label: str, name: str, places: Sequence[Row], axis: int, style: str = "-o"
     ) -> PlotLine:
         x = [round(1 - place[0], 9) if axis == 0 else float(place[axis]) for place in places]
-        # windows that round up to the whole model leave nothing but rounding errors
+        # windows that round up to the whole model leave rounding errors only
         measures = [table[place][name] for place in places]
         positive = [m if m.mean > 1e-12 else Measure(math.nan, math.nan, math.nan)
                     for m in measures]  # fmt: skip
@@ -215,5 +215,5 @@ def _panels(
 
 
 def _last(line: PlotLine) -> PlotLine:
-    """From the largest p on, where a power of 1 - p begins."""
+    """Reverse a line to start at the largest p."""
     return PlotLine(line.label, line.x[::-1], line.mean[::-1])

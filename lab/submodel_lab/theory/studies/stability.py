@@ -1,4 +1,4 @@
-"""Theorems 5 and 6 and their corollary: one changed example, shared randomness, controls."""
+"""Study of Theorems 5 and 6: one changed example, shared randomness, controls."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ from submodel_lab.theory.theorems import (
 from submodel_lab.theory.trials import MaskDraws, TrialPlan, run_trials
 
 GRADIENT = 1.0
-"""G: examples have norm 1, so every logistic loss has gradients of norm at most 1."""
-_HALVINGS = 9  # of the interval in which the step size is looked for
+"""Largest gradient norm G: examples have norm 1, so logistic gradients have at most norm 1."""
+_HALVINGS = 9  # of the interval in the search for a step size
 _LEAST_FACTOR = 1e-3
-_CONTROL_STEPS = 25  # of a study: what the controls of a case count
+_CONTROL_STEPS = 25  # steps of progress for the controls of a case
 _OUTPUT, _ITERATE = attrgetter("output"), attrgetter("iterate")
 
 
 @dataclass(frozen=True)
 class StabilitySettings:
-    """Logistic regression, convex but not strongly; every trial draws its own dataset."""
+    """Settings with logistic regression, convex but not strongly; every trial draws a dataset."""
 
     capacities: tuple[float, ...] = (1.0, 0.8, 0.5, 0.3)
     examples: tuple[int, ...] = (16, 32, 64, 128)
@@ -55,38 +55,38 @@ class StabilitySettings:
     sweep_rounds: tuple[int, ...] = (60, 120, 240, 480)
     sweep_steps: tuple[int, ...] = (1, 2, 4, 8)
     sweep_heterogeneity: tuple[float, ...] = (0.1, 0.2, 0.4, 0.8)
-    sweep_batches: tuple[int, ...] = (8, 4, 2, 1)  # examples a step: delta^2 is one over them
-    test_examples: int = 10_000  # of every client, for the risk
+    sweep_batches: tuple[int, ...] = (8, 4, 2, 1)  # examples per step, inverse to delta^2
+    test_examples: int = 10_000  # per client, for the risk
 
     def check(self) -> None:
-        """Refuse settings that the study cannot use."""
+        """Raise an error for settings that the study cannot use."""
         d = self.dimension
         if wrong := [r for r in (self.rounds, *self.sweep_rounds) if r % d or r < d]:
             raise TheoryError(f"rounds = {wrong[0]}: not whole epochs of d = {d} windows")
 
 
 Iterates = tuple[FloatArray, FloatArray]
-"""w_R and w^ of every trial."""
+"""Iterates w_R and outputs w^ of every trial."""
 
 
 @dataclass(frozen=True)
 class StabilityCase(MaskedCase):
-    """One run on two neighbouring datasets."""
+    """A run on two neighbouring datasets."""
 
     s: StabilitySettings
     n: int
     heterogeneity: float
     batch: int = 1
-    eta_factor: float = 1.0  # of the theorem's step size: below 1 for a control
+    eta_factor: float = 1.0  # factor of the theorem's step size, below 1 for controls
     theorems: ClassVar[tuple[str, str]] = ("Theorem 5", "Theorem 6")
 
     @property
     def data(self) -> Directions:
-        """Where its examples come from."""
+        """Distribution of the examples."""
         return Directions(self.clients, self.s.dimension, self.heterogeneity, self.s.seed)
 
     def step(self, problem: Logistic) -> StepSize:
-        """The theorem's step size, or a part of it."""
+        """Return the theorem's step size times `eta_factor`."""
         d = self.s.dimension
         if self.rolls:
             step = theorem_6(problem, self.n, self.steps, d, self.rounds // d)
@@ -95,7 +95,7 @@ class StabilityCase(MaskedCase):
         return StepSize(step.eta * self.eta_factor, step.unmet)
 
     def run(self, problem: Logistic, smoothness: float, eta: float) -> tuple[Logistic, Iterates]:
-        """Train on a dataset with a given L: the problem with its batches, w_R and w^."""
+        """Train on a dataset with a given L; return the problem with batches, w_R and w^."""
         s = self.s
         batches = BatchLogistic(problem.x, problem.y, problem.l2, smoothness, self.batch)
         plan = TrialPlan(self.masking, self.rounds, self.steps, eta, s.radius, s.trials, s.seed)
@@ -105,31 +105,31 @@ class StabilityCase(MaskedCase):
 
 @dataclass(frozen=True)
 class BatchLogistic(Logistic):
-    """Logistic regression with several examples a step, and an L that is not its own."""
+    """Logistic regression with several examples per step and a given L."""
 
     fixed_smoothness: float = 1.0
     batch: int = 1
 
     @property
     def smoothness(self) -> float:
-        """As given: with two of them, the distance of outputs would show the change of L."""
+        """Given L, the same for both datasets, so that outputs do not differ by a change of L."""
         return self.fixed_smoothness
 
     def draw(self, seed: int, round_: int, steps: int, trials: int) -> NDArray[Any]:
-        """So many examples per step, uniformly and with replacement."""
+        """Draw ``batch`` examples per step, uniformly and with replacement."""
         rng = generator(seed, "samples", round_)
         shape = (steps, self.clients, trials, self.batch)
         return rng.integers(self.x.shape[2], size=shape)
 
     def examples_at(self, xi: NDArray[Any]) -> tuple[FloatArray, FloatArray]:
-        """The examples xi, as sets."""
+        """Return the examples xi as sets."""
         i = np.arange(self.clients)[:, None, None]
         t = np.arange(xi.shape[1])[None, :, None]
         return self.x[i, t, xi], self.y[i, t, xi]
 
 
 def neighbours(source: Directions, trials: int, n: int) -> tuple[Logistic, Logistic]:
-    """Datasets S and S^(i): client 0's first example is redrawn. Examples are exchangeable."""
+    """Draw datasets S and S^(i), which differ in the first example of client 0."""
     x, y = source.draw(trials, n, "examples")
     new_x, new_y = source.draw(trials, 1, "redrawn")
     other_x, other_y = x.copy(), y.copy()
@@ -138,7 +138,7 @@ def neighbours(source: Directions, trials: int, n: int) -> tuple[Logistic, Logis
 
 
 def stability_base(s: StabilitySettings, rolls: bool = False) -> StabilityCase:
-    """The case that sweeps start from: the smallest p."""
+    """Return the base case of sweeps, with the smallest p."""
     return StabilityCase(s, min(s.capacities), s.rounds, s.steps, s.clients[len(s.clients) // 2],
                          s.examples[len(s.examples) // 2], s.heterogeneity,
                          rolls=rolls)  # fmt: skip
@@ -146,7 +146,7 @@ def stability_base(s: StabilitySettings, rolls: bool = False) -> StabilityCase:
 
 @dataclass(frozen=True)
 class StabilityPoint:
-    """What a case came to."""
+    """Result of a case."""
 
     case: StabilityCase
     step: StepSize
@@ -161,11 +161,11 @@ class StabilityPoint:
 
 Points = Mapping[StabilityCase, StabilityPoint]
 Control = tuple[StabilityPoint, Callable[[StabilityPoint], Measure]]
-"""A full model beside a masked one, and what of both is compared."""
+"""A full model as control of a masked one, and the compared measure."""
 
 
 def measure_stability(case: StabilityCase) -> StabilityPoint:
-    """Train on both datasets, with shared masks and samples."""
+    """Train on both datasets with shared masks and samples."""
     first, second = neighbours(case.data, case.s.trials, case.n)
     step, smoothness = case.step(first), first.smoothness
     problem, (w, output) = case.run(first, smoothness, step.eta)
@@ -186,7 +186,7 @@ def measure_stability(case: StabilityCase) -> StabilityPoint:
 
 
 def train_once(case: StabilityCase) -> tuple[float, float]:
-    """The mean training loss of w_R and of w^, on the first dataset alone."""
+    """Return the mean training losses of w_R and w^ on the first dataset."""
     first, _ = neighbours(case.data, case.s.trials, case.n)
     problem, points = case.run(first, first.smoothness, case.step(first).eta)
     iterate, output = (float(mean_losses(problem, w).mean()) for w in points)
@@ -194,7 +194,7 @@ def train_once(case: StabilityCase) -> tuple[float, float]:
 
 
 def _risk(case: StabilityCase, w: FloatArray) -> FloatArray:
-    """The loss on fresh examples of every client, the same for all trials."""
+    """Return the loss on new examples of every client, the same for all trials."""
     x, y = case.data.draw(1, case.s.test_examples, "test")
     total = np.zeros(len(w))
     for client_x, client_y in zip(x[:, 0], y[:, 0], strict=True):
@@ -203,7 +203,7 @@ def _risk(case: StabilityCase, w: FloatArray) -> FloatArray:
 
 
 def _gradient_powers(case: StabilityCase, problem: Logistic, w: FloatArray) -> tuple[float, float]:
-    """delta^2 and sigma_*^2, as they are at w_R with fresh masks."""
+    """Return delta^2 and sigma_*^2 at w_R with fresh masks."""
     s = case.s
     masks = MaskDraws(case.masking, s.dimension, len(w), s.seed)(case.rounds)
     gradients = masks * problem.gradients(masks * w)
@@ -213,7 +213,7 @@ def _gradient_powers(case: StabilityCase, problem: Logistic, w: FloatArray) -> t
 
 
 def match_factor(loss_of: Callable[[float], float], target: float) -> float | None:
-    """The factor of the step size, up to 1, with which a loss is a target; None if none is.
+    """Find the factor of the step size, up to 1, that reaches a target loss; None if none does.
 
     >>> round(match_factor(lambda factor: 1 - factor, 0.5), 2)
     0.5
@@ -231,10 +231,10 @@ def match_factor(loss_of: Callable[[float], float], target: float) -> float | No
 
 
 def control_points(point: StabilityPoint) -> dict[str, Control]:
-    """Full models beside a masked one, by kind of control, and what is compared with each.
+    """Measure full models as controls of a masked one, by name, with the compared measures.
 
     A masked model moves less in the same rounds, so it is less trained. A full model that moves
-    less is more stable, too: only at equal training loss the masks themselves are compared.
+    less is more stable as well; only equal training losses compare the masks themselves.
     """
     whole = replace(point.case, p=1.0, rolls=False)
     smaller = replace(whole, eta_factor=point.case.share)
@@ -254,23 +254,23 @@ def control_points(point: StabilityPoint) -> dict[str, Control]:
 
 
 def control_statements(point: StabilityPoint, controls: Mapping[str, Control]) -> list[Statement]:
-    """Whether the masked model is still the more stable one."""
-    source, claims = point.case.source, []
+    """Judge whether the masked model is more stable than its controls."""
+    source, statements = point.case.source, []
     for name, (full, read) in controls.items():
         words = f"{point.case.words}: {name}"
         less = read(full).minus(read(point))
-        claims += [
+        statements += [
             Statement.of(source, "p, control", words,
                          "how much less the masked model moves than the full one", less, ">",
                          conditions=point.step.note),
             Statement.of(source, "p, control", words, "the full model's distance", read(full), "-",
                          read(point).mean, point.step.note),
         ]  # fmt: skip
-    return claims
+    return statements
 
 
 def stability_sweeps(s: StabilitySettings) -> list[Sweep[StabilityCase]]:
-    """Along n, N, R, K, D_max and noise; n and N at several p."""
+    """List the sweeps along n, N, R, K, D_max and noise; n and N at several p."""
     sweeps: list[Sweep[StabilityCase]] = []
     for rolls in (False, True):
         base = stability_base(s, rolls)
@@ -293,8 +293,8 @@ def stability_sweeps(s: StabilitySettings) -> list[Sweep[StabilityCase]]:
 
 
 def _sweep_statements(sweep: Sweep[StabilityCase], points: Points) -> list[Statement]:
-    """Whether the distances of w^ and of w_R move along the parameter as the bound does."""
-    if sweep.parameter == "noise":  # delta itself, which is measured
+    """Judge whether the distances of w^ and w_R change along the parameter as the bound does."""
+    if sweep.parameter == "noise":  # use the measured delta
         sweep = replace(sweep, x=[points[case].noise for case in sweep.cases])
     return [
         sweep.statement(points, f"E||{name} - {name}'||", read)
@@ -303,7 +303,7 @@ def _sweep_statements(sweep: Sweep[StabilityCase], points: Points) -> list[State
 
 
 def study_stability(s: StabilitySettings, on_progress: OnProgress = report_nothing) -> Study:
-    """Measure everything."""
+    """Run the study."""
     s.check()
     sweeps = stability_sweeps(s)
     chains = [
@@ -315,39 +315,39 @@ def study_stability(s: StabilitySettings, on_progress: OnProgress = report_nothi
     masked_cases = [case for chain in chains for case in chain if case.share < 1]
     beyond = _CONTROL_STEPS * len(masked_cases)
     points = run_cases(every, measure_stability, on_progress, beyond=beyond)
-    claims = [claim for chain in chains for claim in _chain_statements(chain, points)]
+    statements = [statement for chain in chains for statement in _chain_statements(chain, points)]
     controls = {}
     for number, case in enumerate(masked_cases):
         controls[case] = control_points(points[case])
-        claims += control_statements(points[case], controls[case])
+        statements += control_statements(points[case], controls[case])
         done = len(points) + _CONTROL_STEPS * (number + 1)
         on_progress(done, len(points) + beyond)
-    claims += [claim for sweep in sweeps for claim in _sweep_statements(sweep, points)]
-    claims += [claim for chain in chains for claim in _gap_statements(chain, points)]
+    statements += [statement for sweep in sweeps for statement in _sweep_statements(sweep, points)]
+    statements += [statement for chain in chains for statement in _gap_statements(chain, points)]
     rows = [_row(point, "") for point in points.values()]
     rows += [
         _row(full, f"{name}, of {case.words}")
         for case, by_control in controls.items() for name, (full, _) in by_control.items()
     ]  # fmt: skip
     return Study("stability", "Theorems 5 and 6: one changed example, shared randomness",
-                 asdict(s), rows, _panels(sweeps, chains, controls, points), claims,
+                 asdict(s), rows, _panels(sweeps, chains, controls, points), statements,
                  ["delta and sigma_* in the bounds are those at w_R"])  # fmt: skip
 
 
 def _chain_statements(chain: Sequence[StabilityCase], points: Points) -> list[Statement]:
-    """At equal step and rounds: is every smaller p more stable than the next larger one?"""
-    claims = []
+    """Judge at equal step and rounds whether every smaller p is more stable than the next."""
+    statements = []
     for larger, smaller in pairwise(chain):
         less = points[larger].output.minus(points[smaller].output)
-        claims.append(Statement.of(
+        statements.append(Statement.of(
             larger.source, "p", f"{smaller.words} against {larger.share:g}, equal step and rounds",
             "how much less w^ moves", less, ">", conditions=points[smaller].step.note))  # fmt: skip
-    return claims
+    return statements
 
 
 def _gap_statements(chain: Sequence[StabilityCase], points: Points) -> list[Statement]:
-    """The corollary: gap <= G x stability, for the mean of the gap and for its mean size."""
-    claims = []
+    """Judge the corollary, gap <= G x stability, for the mean of the gap and its mean size."""
+    statements = []
     for case in chain:
         point = points[case]
         gap, distance = point.gap.values, point.output.values
@@ -358,9 +358,9 @@ def _gap_statements(chain: Sequence[StabilityCase], points: Points) -> list[Stat
             ("Lemma 1", "G E||w^ - w^'|| - E|risk - training loss|", abs(gap)),
         ):
             margin = Measure.of(GRADIENT * distance - sizes)
-            claims.append(Statement.of(source, "gap", case.words, quantity, margin, ">",
+            statements.append(Statement.of(source, "gap", case.words, quantity, margin, ">",
                                        conditions=point.step.note))  # fmt: skip
-    return claims
+    return statements
 
 
 def _row(point: StabilityPoint, control: str) -> ResultRow:
@@ -384,7 +384,7 @@ def _panels(
     controls: Mapping[StabilityCase, Mapping[str, Control]],
     points: Points,
 ) -> list[Panel]:
-    """Distances along N n, along p with both controls, and the gap beside its bound."""
+    """Draw distances along N n, along p with both controls, and the gap with its bound."""
 
     def lines(parameter: str, read: Callable[[StabilityPoint], Measure]) -> list[PlotLine]:
         return [
@@ -427,7 +427,7 @@ def _control_panel(
     points: Points,
     where: str,
 ) -> Panel:
-    """Distances over training losses: masked models, and full ones with smaller steps."""
+    """Draw distances over training losses for masked models and full ones with smaller steps."""
     name = "equal training loss, w_R"
     masked_points = [points[case] for case in chain]
     full_points = [controls[case][name][0] for case in chain if name in controls.get(case, {})]

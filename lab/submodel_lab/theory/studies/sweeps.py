@@ -1,4 +1,4 @@
-"""What studies share: sweeps along a parameter beside their bounds, and checked settings."""
+"""Sweeps of studies along a parameter with their bounds, and checks of settings."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _MAY_BE_ZERO = ("seed", "noise", "heterogeneity", "heterogeneities", "l2")
 
 @dataclass(frozen=True)
 class MaskedCase:
-    """One run of a study: its masks, and how long it trains."""
+    """A run of a study: its masks, rounds and local steps."""
 
-    s: Any  # the settings of the study, with a dimension
+    s: Any  # settings of the study, with a dimension
     p: float
     rounds: int
     steps: int
@@ -32,42 +32,42 @@ class MaskedCase:
 
     @property
     def masking(self) -> Masking:
-        """How coordinates are masked."""
+        """Masking of the coordinates."""
         if self.rolls:
             return rolling(self.p, self.clients, self.s.dimension)
         return bernoulli(self.p, self.clients)
 
     @property
     def share(self) -> float:
-        """The share of the coordinates that a client really holds."""
+        """Share of the coordinates that a client holds."""
         return mean_share(self.masking, self.s.dimension)
 
     @property
     def source(self) -> str:
-        """The theorem that speaks of it, or "" where none does."""
+        """Name of the theorem about this case, or "" if there is none."""
         return self.theorems[self.rolls]
 
     @property
     def scheme(self) -> str:
-        """Which of the two algorithms it runs."""
+        """Name of the scheme."""
         return "rolling" if self.rolls else "random"
 
     @property
     def words(self) -> str:
-        """Its masks, by what is really held: s/d is a whole number of coordinates over d."""
+        """Description of the masks by the held share."""
         return f"rolling, s/d={self.share:g}" if self.rolls else f"random, p={self.p:g}"
 
 
 class SweepPoint(Protocol):
-    """What a case came to, as far as a claim on its bound needs it."""
+    """Part of a case's result that a statement on its bound needs."""
 
     @property
     def step(self) -> StepSize:
-        """Its step size, and which of the theorem's conditions are not met."""
+        """Step size with unmet conditions of the theorem."""
 
     @property
     def ceiling(self) -> BoundTerms:
-        """What the theorem bounds the number by."""
+        """Bound of the theorem."""
 
 
 C = TypeVar("C", bound=MaskedCase)
@@ -82,7 +82,7 @@ class Sweep(Generic[C]):
     x: Sequence[float]
     cases: Sequence[C]
     label: str
-    every: bool = False  # whether every term of the bound counts, not only those that lead
+    every: bool = False  # whether every term of the bound counts, not only leading ones
 
     @classmethod
     def along(
@@ -94,7 +94,7 @@ class Sweep(Generic[C]):
         label: str,
         x: Sequence[float] | None = None,
     ) -> Sweep[C]:
-        """Vary a field of a case; ``x`` are the values, if they are not given."""
+        """Vary a field of a case; ``x`` defaults to the values."""
         cases = [replace(base, **{name: value}) for value in values]
         return cls(parameter, values if x is None else x, cases, label)
 
@@ -103,12 +103,12 @@ class Sweep(Generic[C]):
         points: Mapping[C, P],
         quantity: str,
         read: Callable[[P], Measure],
-        speaks: bool = True,
+        is_stated: bool = True,
         last: int = 0,
     ) -> Statement:
-        """Whether a number moves along the parameter as the theorem's bound does.
+        """Judge whether a number changes along the parameter as the theorem's bound does.
 
-        ``last`` takes so many of the cases alone.
+        ``last`` selects a number of last cases only.
         """
         run = [points[case] for case in self.cases[-last:]]
         label = self.label
@@ -117,11 +117,11 @@ class Sweep(Generic[C]):
         return slope_statement(
             self.cases[0].source, self.parameter, label, quantity, self.x[-last:],
             [read(point) for point in run], [point.ceiling for point in run],
-            worst_condition([point.step for point in run]), speaks, self.every,
+            worst_condition([point.step for point in run]), is_stated, self.every,
         )  # fmt: skip
 
     def line(self, points: Mapping[C, P], read: Callable[[P], Measure]) -> PlotLine:
-        """The curve of a number along the parameter."""
+        """Return the curve of a number along the parameter."""
         return PlotLine.of_measures(self.label, self.x, [read(points[c]) for c in self.cases])
 
 
@@ -132,7 +132,7 @@ def run_cases(
     weigh: Callable[[C], int] = lambda _: 1,
     beyond: int = 0,
 ) -> dict[C, P]:
-    """Measure every case once; ``weigh`` gives its steps, ``beyond`` those that come after."""
+    """Measure every case once; ``weigh`` gives its steps, ``beyond`` the steps after all cases."""
     points: dict[C, P] = {}
     distinct = list(dict.fromkeys(cases))
     done, total = 0, sum(map(weigh, distinct)) + beyond
@@ -152,29 +152,29 @@ def slope_statement(
     measures: Sequence[Measure],
     limit: float | Sequence[BoundTerms],
     conditions: str = "met",
-    speaks: bool = True,
+    is_stated: bool = True,
     every: bool = False,
 ) -> Statement:
-    """A number falls along a parameter at least as fast as its bound does, or grows no faster.
+    """Judge whether a number falls along a parameter at least as fast as its bound.
 
-    The limit is the bound at each x, or the slope that is stated.
+    The limit is the bound at each x, or the stated slope.
     """
     values = [m.values for m in measures if m.values is not None]
     exact = [m.exact for m in measures if m.exact is not None]
     if len(values) == len(measures):
         measure = slope_measure(x, values, exact if len(exact) == len(measures) else None)
-    else:  # nothing was drawn: the numbers are exact
+    else:  # the numbers are exact
         number = slope(x, [m.mean for m in measures])
         measure = Measure(number, number, number, number)
     limit_slope = limit if isinstance(limit, float) else stated_slope(x, limit, every)
-    verdict = judge_slope(measure, limit_slope, speaks)
+    verdict = judge_slope(measure, limit_slope, is_stated)
     text = f"slope of {quantity}"
     return Statement(source, parameter, case, text, measure, "<=",
-                     limit_slope if speaks else None, verdict, conditions)  # fmt: skip
+                     limit_slope if is_stated else None, verdict, conditions)  # fmt: skip
 
 
 def worst_condition(steps: Sequence[StepSize]) -> str:
-    """The conditions over a sweep: met, or what is not, where least is.
+    """Describe the conditions over a sweep: met, or those that are unmet at the last point.
 
     >>> worst_condition([StepSize(0.1), StepSize(0.1, ("R >= 5",))])
     'not met at 1 of 2: R >= 5'
@@ -186,7 +186,7 @@ def worst_condition(steps: Sequence[StepSize]) -> str:
 
 
 def mean_share(masking: Masking, dimension: int) -> float:
-    """What share of the coordinates a client really holds: windows are whole coordinates.
+    """Return the share of coordinates that a client holds; windows are whole coordinates.
 
     >>> from submodel_lab.theory import rolling
     >>> mean_share(rolling(0.75, 4, 10), 10)
@@ -196,7 +196,7 @@ def mean_share(masking: Masking, dimension: int) -> float:
 
 
 def check_settings(settings: Any) -> None:
-    """Refuse counts below 1, shares outside (0, 1], numbers that are none, and empty lists.
+    """Raise an error for counts below 1, shares outside (0, 1], NaN, infinity and empty lists.
 
     >>> from submodel_lab.theory.studies import STUDIES
     >>> check_settings(STUDIES["residual"].default_settings())
@@ -219,7 +219,7 @@ def _check_number(name: str, number: float) -> None:
     if not math.isfinite(number):
         raise TheoryError(f"{name} = {number}: a finite number is needed")
     if name in _SHARES and not 0 < number <= 1:
-        raise TheoryError(f"{name}: p = {number:g} is not in (0, 1]: a client must hold something")
+        raise TheoryError(f"{name}: p = {number:g} is not in (0, 1]")
     if name in ("dimension", "dimensions") and number < 2:
         raise TheoryError(f"{name} = {number}: masks need at least 2 coordinates")
     if name == "mu" and number <= 0:

@@ -1,7 +1,4 @@
-"""What is run to the end: settings, the ways that are tried in them, and their contenders.
-
-A *contender* is what is run of a way: its configuration by seed, how long, with which rates.
-"""
+"""Settings of converged runs, their arms, and the runs of each arm."""
 
 from __future__ import annotations
 
@@ -18,35 +15,35 @@ from submodel.engines import find_compiler
 from submodel_lab.paper.experiments import (
     CLIENTS,
     LOCAL,
+    METHODS,
     PAPER_CAPACITIES,
-    WAYS,
+    PaperArm,
     Scale,
     Sections,
-    Variant,
     merge_sections,
 )
 
 _LEAST_COST = 0.1  # of a round at capacity 1, however small the sub-model
 EQUAL_BYTES = "-equal-bytes"
-"""Ways whose names end so have the rounds that the bytes of the setting's shortest run buy."""
+"""Ending of the names of methods whose rounds use the bytes of the setting's shortest run."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What the ways of a question share."""
+    """Common setting of the arms of a question."""
 
-    title: str  # what it is, in tables
+    title: str  # name in tables
     sections: Sections  # of the configuration
-    course: Course  # how long runs go on
-    seeds: int  # how many each way has
-    # of a core for a round of ten clients, evaluations included, measured on the machine of
+    course: Course  # length of the runs
+    seeds: int  # number of seeds of each arm
+    # core-seconds of a round of ten clients with evaluations, measured on the machine of
     # docs/results.md with native kernels
     seconds: float
-    # of the difference of two ways over seeds, the median over pairs of the 30-round records in
-    # results/ (compare-rounds for L = 5, small for L = 2); None: no records
+    # standard deviation over seeds of the difference of two arms: median over pairs in the 30-round
+    # records in results/ (compare-rounds for L = 5, small for L = 2); None: no records
     deviation: float | None = None
-    rates: tuple[float, ...] = (0.02, 0.05, 0.1)  # the grid of learning rates
-    tuning_rounds: int = 150  # how long each is tried
+    rates: tuple[float, ...] = (0.02, 0.05, 0.1)  # grid of learning rates
+    tuning_rounds: int = 150  # rounds of each trial of a rate
     capacities: tuple[float, ...] = field(default=PAPER_CAPACITIES)
 
 
@@ -57,12 +54,12 @@ _ENGINE = {
 
 
 def _cifar(heterogeneity: str, *capacities: float) -> Sections:
-    plain: dict[str, Any] = Variant("cifar10", heterogeneity, "rolling").settings(
+    plain: dict[str, Any] = PaperArm("cifar10", heterogeneity, "rolling").settings(
         Scale.CONVERGED, seed=0
     )
     sections = {name: dict(values) for name, values in plain.items() if isinstance(values, dict)}
     sections.pop("scheme")
-    for key in ("schedule", "milestones", "decay"):  # the course has its own
+    for key in ("schedule", "milestones", "decay"):  # set by the course
         sections["local"].pop(key)
     own_sections: Sections = {"clients": {"capacities": list(capacities)}, "engine": _ENGINE}
     return merge_sections(sections, own_sections)
@@ -96,7 +93,7 @@ _CIFAR_COURSE = Course(1_000, 1_500, step=250, final=100)
 
 
 def _smallest(smallest: float) -> Setting:
-    """Capacities 1 and a smaller one, in proportions that make the mean capacity 0.6."""
+    """Make a setting of capacities 1 and a smaller one, with mean capacity 0.6."""
     share = (_MEAN_CAPACITY - smallest) / (1 - smallest)
     return Setting(
         f"Fashion-MNIST, L = 5, capacities 1 and {Fraction(smallest)}, mean {_MEAN_CAPACITY:g}",
@@ -140,8 +137,8 @@ SETTINGS: dict[str, Setting] = {
         merge_sections(
             _fashion(2_000),
             {
-                "model": {"scaler": True},  # logits of the whole model as large as those trained
-                "data": {"labels_per_client": 10},  # fewer labels each, and it never fits all
+                "model": {"scaler": True},  # logits of the whole model have the scale of training
+                "data": {"labels_per_client": 10},  # with fewer labels the model never fits all
                 "local": {"weight_decay": 0.0, "epochs": 5},
                 "train": {"evaluate_train": True},
             },
@@ -178,24 +175,24 @@ SETTINGS: dict[str, Setting] = {
         tuning_rounds=100,
     ),
 }
-"""In the order in which they are run: main questions first."""
+"""Settings in the order of running: main questions first."""
 
 
 @dataclass(frozen=True)
-class Contender:
-    """One run of a way for each seed."""
+class RunSpec:
+    """Runs of one configuration: their seeds, course and grid of learning rates."""
 
-    slug: str  # its name in folders
-    config: Callable[[int], Config]  # its configuration, by seed
-    course: Course  # how long its runs go on
-    seeds: Sequence[int]  # how many there are
-    rates: Sequence[float] = ()  # the grid of learning rates; none: as configured
-    tuning_rounds: int = 0  # how long each of those is tried
-    seconds: float = 1.0  # what a round takes of a core, as measured or guessed
-    group: str = ""  # what it shares with those that it is compared with: the setting
+    slug: str  # name in folders
+    config: Callable[[int], Config]  # configuration by seed
+    course: Course  # length of the runs
+    seeds: Sequence[int]
+    rates: Sequence[float] = ()  # grid of learning rates; empty: as configured
+    tuning_rounds: int = 0  # rounds of each trial of a rate
+    seconds: float = 1.0  # core-seconds of a round, measured or guessed
+    group: str = ""  # the setting; runs are compared within a group
 
     def config_at(self, seed: int, rate: float | None) -> Config:
-        """Its configuration with a learning rate."""
+        """Return the configuration of a seed with a learning rate; None: as configured."""
         config = self.config(seed)
         if rate is None:
             return config
@@ -203,56 +200,56 @@ class Contender:
 
     @property
     def tuning_seconds(self) -> float:
-        """What its grid takes of a core."""
+        """Core-seconds of the trials of the grid."""
         return len(self.rates) * self.tuning_rounds * self.seconds
 
     @property
     def least_seconds(self) -> float:
-        """What its runs take at least: flat as soon as anybody asks."""
+        """Core-seconds of the runs if all are flat at the first test."""
         return len(self.seeds) * self.course.shortest * self.seconds
 
     @property
     def most_seconds(self) -> float:
-        """And at most: never flat."""
+        """Core-seconds of the runs if none is ever flat."""
         return len(self.seeds) * self.course.longest * self.seconds
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """A way in a setting."""
+class ConvergedArm:
+    """A training method in a setting."""
 
     setting: str
-    way: str
+    method: str
 
     @property
     def slug(self) -> str:
-        """Its name in folders.
+        """Name of the arm in folders.
 
-        >>> Candidate("cifar-low", "rolling").slug
+        >>> ConvergedArm("cifar-low", "rolling").slug
         'cifar-low-rolling'
         """
-        return f"{self.setting}-{self.way}"
+        return f"{self.setting}-{self.method}"
 
     @property
     def title(self) -> str:
-        """Its name in tables."""
-        return WAYS[self.way][0]
+        """Name of the arm in tables."""
+        return METHODS[self.method][0]
 
     @property
     def members(self) -> dict[float, str]:
-        """Capacity -> the slug of its run, where every capacity has one of its own.
+        """Slug of the runs of each capacity, for methods that train one model per capacity.
 
-        >>> Candidate("table3", "exclusive-fixed").members
+        >>> ConvergedArm("table3", "exclusive-fixed").members
         {0.25: 'table3-exclusive-fixed-at-0.25', 0.125: 'table3-exclusive-fixed-at-0.125'}
         """
-        if not self.way.startswith(EXCLUSIVE):
+        if not self.method.startswith(EXCLUSIVE):
             return {}
         return {c: f"{self.slug}-at-{c:g}" for c in SETTINGS[self.setting].capacities}
 
     def config(self, seed: int, capacity: float | None = None) -> Config:
-        """Its configuration, or that of the run of one capacity."""
+        """Return the configuration of the arm, or of its runs at one capacity."""
         setting = SETTINGS[self.setting]
-        sections = merge_sections(setting.sections, WAYS[self.way][1])
+        sections = merge_sections(setting.sections, METHODS[self.method][1])
         slug = self.slug
         if capacity is not None:
             slug = self.members[capacity]
@@ -263,20 +260,20 @@ class Candidate:
         plain: dict[str, Any] = {"name": slug, "seed": seed, **sections}
         return parse(plain)
 
-    def contenders(self, seeds: int | None = None) -> list[Contender]:
-        """What has to be run for it."""
+    def specs(self, seeds: int | None = None) -> list[RunSpec]:
+        """List the runs of the arm."""
         setting = SETTINGS[self.setting]
-        whole = Contender(
+        whole = RunSpec(
             self.slug,
             self.config,
             setting.course,
             range(seeds or setting.seeds),
-            () if "lr" in WAYS[self.way][1].get("local", {}) else setting.rates,
+            () if "lr" in METHODS[self.method][1].get("local", {}) else setting.rates,
             setting.tuning_rounds,
-            setting.seconds * _cost(self.way, setting),
+            setting.seconds * _cost(self.method, setting),
             self.setting,
         )
-        if self.way.endswith(EQUAL_BYTES):
+        if self.method.endswith(EQUAL_BYTES):
             course = equal_course(self, setting)
             tuning_rounds = min(setting.tuning_rounds, course.shortest)
             whole = replace(whole, course=course, tuning_rounds=tuning_rounds)
@@ -295,36 +292,36 @@ class Candidate:
 
 
 def _share_cost(capacity: float, setting: Setting) -> float:
-    """What a round at a capacity costs, in rounds of the setting's own mixture."""
+    """Return the cost of a round at a capacity, in rounds of the setting's own mixture."""
     mixture = fmean(max(_LEAST_COST, c * c) for c in setting.capacities)
     return max(_LEAST_COST, capacity * capacity) / mixture
 
 
-def _cost(way: str, setting: Setting) -> float:
-    """What a round of a way costs, in rounds of the setting's own mixture."""
-    if way.startswith(EXCLUSIVE):
+def _cost(method: str, setting: Setting) -> float:
+    """Return the cost of a round of a method, in rounds of the setting's own mixture."""
+    if method.startswith(EXCLUSIVE):
         return sum(_share_cost(c, setting) for c in setting.capacities)
-    if way.startswith("full"):
+    if method.startswith("full"):
         return _share_cost(1.0, setting)
     return 1.0
 
 
-def equal_course(candidate: Candidate, setting: Setting) -> Course:
-    """The rounds of a way that send no more bytes than the setting's mixture in its shortest run.
+def equal_course(arm: ConvergedArm, setting: Setting) -> Course:
+    """Make the longest course that sends no more bytes than the shortest run of the setting.
 
-    Bytes go by the square of a capacity, as parameters do; what a run really sent is in its record.
+    Bytes are estimated by the square of the capacity, as parameters are; records have true bytes.
     """
     squares = [c * c for c in setting.capacities]
-    times = sum(squares) / fmean(squares) if candidate.members else 1 / fmean(squares)
+    times = sum(squares) / fmean(squares) if arm.members else 1 / fmean(squares)
     rounds = int(setting.course.shortest / times)
     final = max(1, rounds * setting.course.final // setting.course.shortest)
     return Course(rounds - final, rounds - final, step=1, final=final)
 
 
-def candidates_of(slugs: Sequence[tuple[str, str]]) -> list[Candidate]:
-    """Candidates by setting and way, each once.
+def arms_of(slugs: Sequence[tuple[str, str]]) -> list[ConvergedArm]:
+    """Return the arms of pairs (setting, method), each once.
 
-    >>> [t.slug for t in candidates_of([("fashion", "rolling"), ("fashion", "rolling")])]
+    >>> [t.slug for t in arms_of([("fashion", "rolling"), ("fashion", "rolling")])]
     ['fashion-rolling']
     """
-    return [Candidate(*pair) for pair in dict.fromkeys(slugs)]
+    return [ConvergedArm(*pair) for pair in dict.fromkeys(slugs)]

@@ -1,4 +1,4 @@
-"""The claims on converged runs: what was published on each, what ours say; a table and a figure."""
+"""All contrasts between converged runs beside published figures, as a table and a figure."""
 
 from __future__ import annotations
 
@@ -34,24 +34,24 @@ from submodel.drawing import (
     save_figure,
     with_style,
 )
-from submodel_lab.converged.candidates import SETTINGS
+from submodel_lab.converged.arms import SETTINGS
 from submodel_lab.converged.questions import Contrast, OpenQuestion
-from submodel_lab.converged.report import CandidateRecords, base_measure, judge_question
+from submodel_lab.converged.report import ArmRecords, base_measure, judge_question
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes as Plot
     from matplotlib.figure import Figure
 
 CITED_SOURCES = ("paper", "FedRolex", "FIARSE", "FedLASE")
-"""Whose figures are shown, in this order."""
-CLAIM_HEADINGS = (
-    *("claim", "setting", "measure", *CITED_SOURCES),
+"""Sources of published figures, in the order of the columns."""
+CONTRAST_HEADINGS = (
+    *("contrast", "setting", "measure", *CITED_SOURCES),
     *("ours", "95 % interval", "seeds", "verdict"),
 )
 NOT_RUN = "not run yet"
 _BY_SIZE = ("accuracy", "mean over sizes", "smallest size")
 _BY_SIZE_ASKED = ("static", "exclusive", "smallest", "table3", "wide")
-"""Questions that are answered by all of these; others by the first of them."""
+"""Questions that use all measures of `_BY_SIZE`; others use the first only."""
 _ROLLING_STATIC, _ROLLING_RANDOM = ("rolling", "static"), ("rolling", "random")
 PUBLISHED_FIGURES: dict[tuple[str, tuple[str, str], str], dict[str, str]] = {
     ("cifar-low", _ROLLING_STATIC, "accuracy"): {
@@ -80,10 +80,10 @@ PUBLISHED_FIGURES: dict[tuple[str, tuple[str, str], str], dict[str, str]] = {
         "paper": "0.0064, 0.0176 less (Tab. 1 and 2)"
     },
 }
-"""By setting, ways and measure: differences of accuracy in points, as printed, and of what."""
-_ROW, _BELOW = 0.152, 0.75  # inches: of a line of text, and for the scale and what marks mean
+"""Printed differences of accuracy in points by setting, methods and measure, with their terms."""
+_ROW, _BELOW = 0.152, 0.75  # inches of a line of text, and of the scale with the legend
 _MARK = 3.4  # points
-_LINEAR = 5  # points of accuracy to either side of none
+_LINEAR = 5  # points of accuracy on either side of zero
 _TICKS = (2, 5, 15, 40)
 _MARKS = dict(zip(CITED_SOURCES, ("v", "D", "s", "^"), strict=True))
 
@@ -92,34 +92,33 @@ _BESIDE = ("loss gap", "accuracy gap", BY_TEST_BATCH)
 
 
 @dataclass(frozen=True)
-class ContrastClaim:
-    """A contrast that decides something, and what it came to."""
+class ContrastOutcome:
+    """A contrast of a question with its judgement."""
 
     question: OpenQuestion
     contrast: Contrast
-    judgement: Judgement | None
-    """None where it has not been run."""
+    judgement: Judgement | None  # None: not run
 
     @property
     def words(self) -> str:
-        """What is claimed."""
+        """Text of the statement."""
         better, worse = self.contrast.sides
         return f"{better.title} beats {worse.title}"
 
     @property
     def published_figures(self) -> Mapping[str, str]:
-        """What others printed of it, by source."""
-        ways = (self.contrast.better, self.contrast.worse)
-        return PUBLISHED_FIGURES.get((self.contrast.setting, ways, self.contrast.measure), {})
+        """Published figures by source."""
+        methods = (self.contrast.better, self.contrast.worse)
+        return PUBLISHED_FIGURES.get((self.contrast.setting, methods, self.contrast.measure), {})
 
     @property
     def is_early(self) -> bool:
-        """Whether seeds are missing that were planned, so that the verdict is not the last word."""
+        """Whether planned seeds are missing, so that the verdict is preliminary."""
         planned = SETTINGS[self.contrast.setting].seeds
         return self.judgement is not None and len(self.judgement.differences) < planned
 
     def row(self) -> list[str]:
-        """What stands under `CLAIM_HEADINGS`."""
+        """Return the cells under `CONTRAST_HEADINGS`."""
         figures = (self.published_figures.get(source, "") for source in CITED_SOURCES)
         setting = SETTINGS[self.contrast.setting]
         return [self.words, setting.title, self.contrast.measure, *figures, *self._answer()]
@@ -141,22 +140,24 @@ class ContrastClaim:
         ]
 
 
-def claims_of(questions: Iterable[OpenQuestion], results: CandidateRecords) -> list[ContrastClaim]:
-    """Every contrast that decides something, run or not."""
-    claims = []
+def contrast_outcomes(
+    questions: Iterable[OpenQuestion], results: ArmRecords
+) -> list[ContrastOutcome]:
+    """List the contrasts of questions by their deciding measures, run or not."""
+    outcomes = []
     for question in questions:
         judgements = dict(judge_question(question, results))
         measures = _BY_SIZE[: 3 if question.name in _BY_SIZE_ASKED else 1]
-        claims += [
-            ContrastClaim(question, contrast, judgements.get(contrast))
+        outcomes += [
+            ContrastOutcome(question, contrast, judgements.get(contrast))
             for contrast in question.contrasts
             if base_measure(contrast.measure) in (*measures, *_BESIDE)
         ]
-    return claims
+    return outcomes
 
 
 def published_differences(words: str) -> list[float]:
-    """The differences that a source printed, in points.
+    """Extract printed differences in points.
 
     >>> published_differences("-8.8 down to 1/64, +1.2 down to 1/25 (65.09 - 73.88, 73.75 - 72.51)")
     [-8.8, 1.2]
@@ -165,7 +166,7 @@ def published_differences(words: str) -> list[float]:
 
 
 def words_of_state(rows: Sequence[Sequence[str]]) -> str:
-    """How many claims are decided, are not, and have not been run.
+    """Count the contrasts by verdict, in a sentence.
 
     >>> words_of_state([["a", "not run yet", "", "", ""], ["b", "+1.0 points", "", "3", "holds"]])
     'Of 2 contrasts 1 holds, 0 are reversed, 0 are undecided, 0 lack seeds, and 1 has not been run.'
@@ -185,45 +186,47 @@ def words_of_state(rows: Sequence[Sequence[str]]) -> str:
 _COLOURS = {HOLDS: LINES[0], REVERSED: LINES[1]}
 
 
-def claims_lines(claims: Sequence[ContrastClaim], picture: str) -> list[str]:
-    """How many hold, a figure and a table, as Markdown."""
-    rows = [claim.row() for claim in claims]
+def contrast_lines(outcomes: Sequence[ContrastOutcome], picture: str) -> list[str]:
+    """Format the counts, a figure and a table as Markdown."""
+    rows = [outcome.row() for outcome in outcomes]
     return [
         words_of_state(rows),
         "",
-        f"![Every claim with its interval]({picture})",
+        f"![Every contrast with its interval]({picture})",
         "",
-        *markdown_table(CLAIM_HEADINGS, rows),
+        *markdown_table(CONTRAST_HEADINGS, rows),
     ]
 
 
-def write_claims(claims: Sequence[ContrastClaim], folder: Path) -> Path:
-    """All claims as one page with a figure; its path."""
+def write_contrasts(outcomes: Sequence[ContrastOutcome], folder: Path) -> Path:
+    """Write all contrasts as a page with a figure, and return its path."""
     page, picture = folder / "claims.md", folder / "claims.png"
-    save_figure(draw_claims(claims), picture)
-    page.write_text("\n".join(["# Claims", "", *claims_lines(claims, picture.name), ""]), "utf-8")
+    save_figure(draw_contrasts(outcomes), picture)
+    page.write_text(
+        "\n".join(["# Contrasts", "", *contrast_lines(outcomes, picture.name), ""]), "utf-8"
+    )
     return page
 
 
 @with_style
-def draw_claims(claims: Sequence[ContrastClaim]) -> Figure:
-    """Differences of accuracy in points of all claims that were run, by questions and settings."""
+def draw_contrasts(outcomes: Sequence[ContrastOutcome]) -> Figure:
+    """Draw the differences of accuracy in points of all run contrasts, by question and setting."""
     run_claims = [
-        claim
-        for claim in claims
-        if claim.judgement and claim.judgement.differences
-        if "loss" not in base_measure(claim.contrast.measure)
+        outcome
+        for outcome in outcomes
+        if outcome.judgement and outcome.judgement.differences
+        if "loss" not in base_measure(outcome.contrast.measure)
     ]
     lines = list(_lines(run_claims))
     figure = new_figure(DOUBLE, _BELOW + _ROW * len(lines))
     plot = figure.subplots()
     plot.axvline(0, color=FRAME, linewidth=0.8)
-    for row, (words, claim) in enumerate(lines):
-        if claim is None:
+    for row, (words, outcome) in enumerate(lines):
+        if outcome is None:
             _write_heading(plot, words, row)
         else:
-            _draw_claim(plot, claim, row)
-    names = {row: words for row, (words, claim) in enumerate(lines) if claim}
+            _draw_contrast(plot, outcome, row)
+    names = {row: words for row, (words, outcome) in enumerate(lines) if outcome}
     plot.set_yticks(list(names), list(names.values()))
     plot.set_ylim(len(lines) - 0.4, -0.6)
     plot.tick_params("y", length=0)
@@ -233,30 +236,30 @@ def draw_claims(claims: Sequence[ContrastClaim]) -> Figure:
     return figure
 
 
-def _lines(claims: Sequence[ContrastClaim]) -> Iterator[tuple[str, ContrastClaim | None]]:
-    """From top to bottom: headings, which have no claim, and claims by what tells them apart."""
-    for _, of_question in groupby(claims, key=lambda claim: claim.question.name):
+def _lines(outcomes: Sequence[ContrastOutcome]) -> Iterator[tuple[str, ContrastOutcome | None]]:
+    """Yield lines from top to bottom: headings without an outcome, then their outcomes."""
+    for _, of_question in groupby(outcomes, key=lambda outcome: outcome.question.name):
         group = list(of_question)
         title = group[0].question.title
-        if len({(claim.contrast.better, claim.contrast.worse) for claim in group}) == 1:
+        if len({(outcome.contrast.better, outcome.contrast.worse) for outcome in group}) == 1:
             yield title, None
-            for claim in group:
-                yield _name(SETTINGS[claim.contrast.setting].title, claim), claim
+            for outcome in group:
+                yield _name(SETTINGS[outcome.contrast.setting].title, outcome), outcome
             continue
-        for setting, of_setting in groupby(group, key=lambda claim: claim.contrast.setting):
+        for setting, of_setting in groupby(group, key=lambda outcome: outcome.contrast.setting):
             yield f"{title}; {SETTINGS[setting].title}", None
-            for claim in of_setting:
-                sides = (side.title.replace(" capacities", "") for side in claim.contrast.sides)
-                yield _name(" - ".join(sides), claim), claim
+            for outcome in of_setting:
+                sides = (side.title.replace(" capacities", "") for side in outcome.contrast.sides)
+                yield _name(" - ".join(sides), outcome), outcome
 
 
-def _name(words: str, claim: ContrastClaim) -> str:
-    measure = claim.contrast.measure
+def _name(words: str, outcome: ContrastOutcome) -> str:
+    measure = outcome.contrast.measure
     return words if measure == "accuracy" else f"{words}; {measure}"
 
 
 def _write_heading(plot: Plot, words: str, row: int) -> None:
-    """Over the whole width of the figure, from its left end."""
+    """Write a heading over the whole width of the figure."""
     from matplotlib.transforms import blended_transform_factory
 
     place = blended_transform_factory(plot.figure.transFigure, plot.transData)
@@ -266,25 +269,25 @@ def _write_heading(plot: Plot, words: str, row: int) -> None:
     text.set_in_layout(False)
 
 
-def _draw_claim(plot: Plot, claim: ContrastClaim, row: int) -> None:
-    if claim.judgement is None:
+def _draw_contrast(plot: Plot, outcome: ContrastOutcome, row: int) -> None:
+    if outcome.judgement is None:
         return
-    mean = spread(claim.judgement.differences)[0]
-    colour = FRAME if claim.is_early else _COLOURS.get(claim.judgement.verdict, FRAME)
-    if claim.judgement.interval is not None:
-        low, high = claim.judgement.interval
+    mean = spread(outcome.judgement.differences)[0]
+    colour = FRAME if outcome.is_early else _COLOURS.get(outcome.judgement.verdict, FRAME)
+    if outcome.judgement.interval is not None:
+        low, high = outcome.judgement.interval
         plot.hlines(row, 100 * low, 100 * high, color=colour, linewidth=1.4)
     plot.plot([100 * mean], [row], "o", color=colour, markersize=4)
-    result = " ".join(claim.row()[-4:-2]).replace(" points", "")
+    result = " ".join(outcome.row()[-4:-2]).replace(" points", "")
     plot.text(1.03, row, result, transform=plot.get_yaxis_transform(), va="center", size=SMALL_TEXT)
-    for source, words in claim.published_figures.items():
+    for source, words in outcome.published_figures.items():
         values = published_differences(words)
         (marks,) = plot.plot(values, [row] * len(values), linestyle="", marker=_MARKS[source])
         marks.set(markersize=_MARK, markerfacecolor=GROUND, markeredgecolor=INK)
 
 
 def _scale(plot: Plot) -> None:
-    """Differences of one point and of forty are both to be seen."""
+    """Set a scale that shows differences of one point and of forty."""
     plot.set_xscale("symlog", linthresh=_LINEAR, linscale=1.0)
     reach = [n for n in _TICKS if n <= max(map(abs, plot.get_xlim()))]
     plot.set_xticks([*(-n for n in reversed(reach)), 0, *reach])
@@ -294,7 +297,7 @@ def _scale(plot: Plot) -> None:
 
 
 def _explain(figure: Figure) -> None:
-    """What colours and marks mean, below the picture."""
+    """Add a legend of colours and marks below the plot."""
     from matplotlib.lines import Line2D
 
     verdicts = {**_COLOURS, "undecided, or seeds are missing": FRAME}
