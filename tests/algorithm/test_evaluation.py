@@ -26,7 +26,7 @@ from submodel.algorithm.evaluation import (
     score_clients,
 )
 from submodel.algorithm.rounds import initial_state
-from submodel.algorithm.score import lent_module, score
+from submodel.algorithm.score import cached_module, score
 from submodel.algorithm.types import Assignment, Setup, State
 from submodel.config import Config, parse
 from submodel.config.setup import prepare
@@ -187,7 +187,7 @@ def test_exports_keep_the_statistics_of_the_clients(tmp_path: Path) -> None:
 
 def lend(net: nn.Module, value: float = 1.0) -> nn.Module:
     tensors = {name: torch.full_like(t, value) for name, t in tensors_of(net).items()}
-    with lent_module(net, tensors, WHOLE, "cpu") as module:
+    with cached_module(net, tensors, WHOLE, "cpu") as module:
         return module
 
 
@@ -230,14 +230,17 @@ def test_large_weights_are_not_kept() -> None:
 def test_nobody_shares_a_module_that_is_out() -> None:
     net = nn.Sequential(nn.Linear(2, 1, bias=False))
     ones, twos = ({"0.weight": torch.full((1, 2), value)} for value in (1.0, 2.0))
-    with lent_module(net, ones, WHOLE, "cpu") as one, lent_module(net, twos, WHOLE, "cpu") as two:
+    with (
+        cached_module(net, ones, WHOLE, "cpu") as one,
+        cached_module(net, twos, WHOLE, "cpu") as two,
+    ):
         assert [m(torch.ones(1, 2)).tolist() for m in (one, two)] == [[[2.0]], [[4.0]]]
 
 
 def test_a_module_is_not_lent_again_after_an_error() -> None:
     net = nn.Sequential(nn.Linear(2, 1))
     first = lend(net)
-    with pytest.raises(ZeroDivisionError), lent_module(net, tensors_of(net), WHOLE, "cpu"):
+    with pytest.raises(ZeroDivisionError), cached_module(net, tensors_of(net), WHOLE, "cpu"):
         _ = 1 / 0
     assert lend(net) is not first
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from submodel.algorithm.dispatch import cut_of
-from submodel.algorithm.score import lent_module
+from submodel.algorithm.score import cached_module
 from submodel.algorithm.types import Assignment, Setup
 from submodel.core.errors import ConfigError
 from submodel.data import Dataset
@@ -147,11 +147,11 @@ def test_a_pooling_that_somebody_watches_stays() -> None:
 
 def test_evaluation_uses_it_and_the_model_that_trains_keeps_its_own() -> None:
     net = nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), nn.MaxPool2d((2, 2)), nn.Flatten())
-    with lent_module(net, tensors_of(net), WHOLE, "cpu") as lent:
-        assert type(lent.get_submodule("1")) is PairwiseMaxPool2d
+    with cached_module(net, tensors_of(net), WHOLE, "cpu") as cached:
+        assert type(cached.get_submodule("1")) is PairwiseMaxPool2d
         image = torch.randn(2, 1, 6, 6)
         with torch.no_grad():
-            assert torch.equal(lent(image), net(image))
+            assert torch.equal(cached(image), net(image))
     assert type(net[1]) is nn.MaxPool2d
 
 

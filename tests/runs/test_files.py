@@ -100,8 +100,8 @@ def test_processes_tell_together_what_one_does() -> None:
         alone.note(takers[place], cuts[place])
         halves[place % 2].note(takers[place], cuts[place])
     halves[1].merge([half.as_dict() for half in halves])
-    assert halves[1].close() == alone.close()
-    assert [cut.clients for cut in alone.close().cuts] == [(4, 6), (9,)]
+    assert halves[1].result() == alone.result()
+    assert [cut.clients for cut in alone.result().cuts] == [(4, 6), (9,)]
 
 
 LINE: dict[str, Any] = {

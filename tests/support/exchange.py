@@ -63,11 +63,14 @@ def merge_in_threads(accumulators: Sequence[Accumulator]) -> list[dict[str, Tens
 
 def merge_all_updates(accumulators: Sequence[Accumulator]) -> list[dict[str, Tensor]]:
     """What each of the accumulators merges, once each has the updates of all, from one memory."""
-    offers = [json.loads(json.dumps(one.offer())) for one in accumulators]
-    memories = [bytearray(64 + offer["size"]) for offer in offers]
-    for one, offer, memory in zip(accumulators, offers, memories, strict=True):
-        one.hand_over(offer, memory, 64)
-    everyones = [(offer, memory, 64) for offer, memory in zip(offers, memories, strict=True)]
+    descriptions = [json.loads(json.dumps(one.describe())) for one in accumulators]
+    memories = [bytearray(64 + description["size"]) for description in descriptions]
+    for one, description, memory in zip(accumulators, descriptions, memories, strict=True):
+        one.hand_over(description, memory, 64)
+    everyones = [
+        (description, memory, 64)
+        for description, memory in zip(descriptions, memories, strict=True)
+    ]
     table: dict[int, Any] = {}
     barrier = Barrier(len(accumulators))
 

@@ -1,4 +1,4 @@
-"""A round: its parts, and how updates become a model."""
+"""The algorithm: the parts of a round, and the merge of updates into a model."""
 
 from typing import TYPE_CHECKING
 

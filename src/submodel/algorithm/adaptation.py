@@ -1,4 +1,4 @@
-"""Before a round: a scheme that adapts looks at the model, at costs, and at the clients' gradients.
+"""Adaptation before a round: a scheme may use the model, the costs and the clients' gradients.
 
 The gradients come from the clients of the round, each over all its examples, through the engine
 like any other work: one step on the whole model, whose change is the gradient.
@@ -32,7 +32,7 @@ def adapt_state(
     group: Group,
     statistics: RoundStatistics,
 ) -> State:
-    """The state with which the round begins; with the statistics of what clients did."""
+    """Return the state after the scheme's adaptation, with which the round begins."""
     now = Adaptation(
         setup.seed,
         state.round,
@@ -59,12 +59,11 @@ def squared_gradients(
     statistics: RoundStatistics,
     masks: Mapping[str, Tensor],
 ) -> dict[str, Tensor]:
-    """The mean over the clients of grad f_i(w)^2, for every parameter, in full shape.
+    """Compute the mean over the clients of grad f_i(w)^2, for every parameter, in full shape.
 
-    Of what is not trained it is 0, and nobody sends it.
-
-    Clients count as they do in the merge. Sent are the weights inside the ``masks``, back come
-    gradients of all. Squares below 2^-62 count as zero, as sums without order need it.
+    It is 0 for a parameter that is not trained, which no client sends. Clients have their weights
+    in the merge. The weights inside the ``masks`` are sent; gradients of all come back. Squares
+    below 2^-62 count as zero, as exact sums require.
     """
     whole = [replace(a, capacity=1.0) for a in assignments]
     everything = {n: torch.zeros_like(state.tensors[n]) for n, _ in setup.module.named_parameters()}
@@ -108,7 +107,7 @@ def observe(
     statistics: RoundStatistics,
     observers: Sequence[Scheme],
 ) -> None:
-    """Note what schemes see of clients and their sub-models, before they train."""
+    """Record the scheme's observations of clients and their sub-models, before training."""
     for task in tasks:
         statistics.note(_notes(setup, state, engine, task, observers))
         statistics.lap("observe")
@@ -117,7 +116,7 @@ def observe(
 def _notes(
     setup: Setup, state: State, engine: Engine, task: Task, observers: Sequence[Scheme]
 ) -> dict[str, float]:
-    """What observers see of one client; where two use a name, the scheme's own counts."""
+    """Return the observations of one client; the scheme's own take precedence."""
     whole = replace(
         task,
         assignment=replace(task.assignment, capacity=1.0),
@@ -137,7 +136,7 @@ def _notes(
 
 
 def client_gradient(setup: Setup, state: State, engine: Engine, task: Task) -> dict[str, Tensor]:
-    """The gradient m (.) grad f(m (.) w) over all examples of a client, in whole shapes."""
+    """Compute the gradient m (.) grad f(m (.) w) over all examples of a client, in full shape."""
     (update,) = engine.run([replace(task, work=WORK, step_rule=None)])
     if isinstance(update, Failure):
         raise SilentRoundError(f"nothing to observe: {update.reason}")
@@ -150,13 +149,14 @@ def client_gradient(setup: Setup, state: State, engine: Engine, task: Task) -> d
 
 
 _STEP = 2.0**24
-"""So long that float32 rounds w off w - step * gradient, and nothing off the gradient."""
+"""The step is so long that float32 rounds w away in w - step * gradient, without changing the
+gradient."""
 WORK = LocalWork(lr=_STEP, epochs=None, steps=1, batch_size=None)
-"""What the client does."""
+"""Local work of a client: one full-batch step of length `_STEP`."""
 
 
 def gradients(before: Tensors, after: Tensors, names: Iterable[str]) -> dict[str, Tensor]:
-    """What `WORK` moved the tensors by, per step size.
+    """Return the gradients that `WORK` applied to the tensors.
 
     >>> import torch
     >>> gradients({"w": torch.tensor([1.0])}, {"w": torch.tensor([1.0 - 2.0**23])}, ["w"])

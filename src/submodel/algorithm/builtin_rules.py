@@ -1,4 +1,4 @@
-"""Merge rules, projections and server steps by name: ours, and where their code is."""
+"""Built-in merge rules, projections and server steps, as entries of their registries."""
 
 from __future__ import annotations
 

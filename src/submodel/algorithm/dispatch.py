@@ -1,7 +1,7 @@
-"""What goes to a client: the cut that the scheme draws for it, its slice of the model, and slots.
+"""Tasks of clients: the cut that the scheme draws, its slice of the model, and optimiser slots.
 
-Of every weight a client has what its optimiser had when the client held the weight last. A cut
-takes its part of that; a weight that the client never held begins afresh.
+A client's slots hold, of every weight, the optimiser's state from when the client last held that
+weight. A cut takes its part of them; a weight that the client never held starts afresh.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from submodel.tasks.training import LocalWork, trainable_parameters
 
 
 def knowledge_of(setup: Setup, state: State) -> Knowledge:
-    """What the scheme may look at when it draws from this state."""
+    """Return the facts about this state that the scheme may use in its draws."""
     parameters = {n: state.tensors[n] for n in setup.parameter_names}
     memory = state.recall("scheme")
     return knowledge_for(setup.scheme, setup.axes, parameters, memory, setup.granularity)
@@ -53,9 +53,9 @@ def cut_of(
 
 
 class Dispatcher:
-    """Makes the tasks of a round: gathers every client's slice of the global model, m_i (.) w_r.
+    """Makes the tasks of a round: every client's slice of the global model, m_i (.) w_r.
 
-    Clients that hold the same share one copy of it, as long as they come in a row.
+    Consecutive clients that hold the same share one copy of it.
     """
 
     def __init__(self, setup: Setup, state: State, work: LocalWork) -> None:
@@ -63,7 +63,7 @@ class Dispatcher:
         self._knowledge = knowledge_of(setup, state)
         self._last: Cut | None = None
         self._scales = lru_cache(lambda capacity: setup_factors(setup, capacity))
-        base = setup.travel.of_base(state.tensors)  # nobody changes it: all share its memory
+        base = setup.travel.of_base(state.tensors)  # never changed, so tasks share its memory
 
         source = CutSource(setup.travel.of_task(state.tensors))
 
@@ -74,11 +74,11 @@ class Dispatcher:
         self._gather = LastCut(gather_part)
 
     def cut(self, assignment: Assignment, classes: NDArray[np.int64] | None = None) -> Cut:
-        """What this client holds, optionally of some classes only."""
+        """Return the cut of a client, optionally restricted to some classes."""
         return cut_of(self._setup, assignment, classes, self._knowledge)
 
     def task(self, assignment: Assignment) -> Task:
-        """What goes to this client."""
+        """Make the task of a client."""
         setup = self._setup
         by_labels = setup.absent_labels != "keep"
         classes = setup.clients.labels(assignment.client) if by_labels else None
@@ -94,7 +94,7 @@ class Dispatcher:
 
 
 def setup_factors(setup: Setup, capacity: float) -> dict[str, Tensor]:
-    """The factor of every parameter that has one: a number, or one for every weight."""
+    """Return the factor of every parameter that has one: a scalar, or one per weight."""
     if setup.scheme.chance(1, 1.0) is None:
         return {}
     parameters = {name: p.detach() for name, p in setup.module.named_parameters()}
@@ -104,13 +104,13 @@ def setup_factors(setup: Setup, capacity: float) -> dict[str, Tensor]:
 
 
 def scale_model(setup: Setup, tensors: Tensors, capacity: float) -> dict[str, Tensor]:
-    """The global model as sub-models of a capacity use it: S w, before it is cut."""
+    """Return the global model as sub-models of a capacity use it before the cut: S w."""
     factors = setup_factors(setup, capacity)
     return {n: t * factors[n].to(t) if n in factors else t for n, t in tensors.items()}
 
 
 class ClientSlots:
-    """The slots of all clients in one round: given out with tasks, taken back with updates."""
+    """The slots of all clients in one round: sent with tasks, updated with updates."""
 
     def __init__(self, setup: Setup, state: State) -> None:
         self._slots = dict(state.client_slots)
@@ -120,7 +120,7 @@ class ClientSlots:
             self._forms = slot_forms(setup.work.optimiser, parameters)
 
     def give(self, task: Task) -> Task:
-        """The task with the client's part of what its optimiser kept."""
+        """Return the task with the client's part of its slots."""
         if not self._forms:
             return task
         cut, client = task.cut, task.assignment.client
@@ -130,10 +130,10 @@ class ClientSlots:
         return replace(task, slots=slots)
 
     def take(self, update: Update) -> None:
-        """Keep what came back with a sound update."""
+        """Store the slots of a sound update."""
         if self._forms and update.slots is None:
             raise SubmodelError(
-                "local.optimiser_state: 'kept', but the engine does not say what optimisers keep"
+                "local.optimiser_state: 'kept', but the engine does not return the state"
             )
         for name, values in (update.slots or {}).items():
             whole = self._whole(update.assignment.client, name)
@@ -141,7 +141,7 @@ class ClientSlots:
             self._slots[key] = _put(update.cut, _parameter(name), whole, values)
 
     def _whole(self, client: int, name: str) -> Tensor:
-        """A client's slot of a whole parameter; NaN where it never held a weight."""
+        """Return a client's slot of a whole parameter; NaN for weights it never held."""
         key = f"{client}/{name}"
         if key in self._slots:
             return self._slots[key]
@@ -149,12 +149,12 @@ class ClientSlots:
         return torch.full(form.shape, torch.nan, dtype=form.dtype)
 
     def keep_in(self, state: State) -> State:
-        """The state with the slots as they are now."""
+        """Return the state with the current slots."""
         return replace(state, client_slots=self._slots) if self._forms else state
 
 
 def _parameter(name: str) -> str:
-    """The parameter that a slot is of.
+    """Return the parameter of a slot.
 
     >>> _parameter("0/layers/1.weight")
     'layers/1.weight'
@@ -170,7 +170,7 @@ def _part(cut: Cut, name: str, whole: Tensor) -> Tensor:
 
 
 def _put(cut: Cut, name: str, whole: Tensor, values: Tensor) -> Tensor:
-    """The whole with the values of a cut's part in their places."""
+    """Return the whole slot with the values of a cut's part inserted."""
     mask = cut.mask(name)
     if mask is not None:
         return torch.where(mask.bool(), values, whole)
@@ -181,7 +181,7 @@ def _put(cut: Cut, name: str, whole: Tensor, values: Tensor) -> Tensor:
 
 
 def check_slots(slots: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> bool:
-    """Whether slots are of these tensors: client, slot and tensor by name, and their shapes.
+    """Tell whether slots fit these tensors by client, slot number, name and shape.
 
     >>> check_slots({"0/0/w": torch.ones(2)}, {"w": torch.ones(2)})
     True

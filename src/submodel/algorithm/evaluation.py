@@ -1,10 +1,10 @@
-"""Loss and metrics of the global model and of its sub-models, for the test part and every client.
+"""Loss and metrics of the global model and its sub-models, on the test part and for every client.
 
-In a group of processes each computes some of the batches, and all know the result.
+In a group of processes, each computes some of the batches, and all get the result.
 
-Clients need not have test examples of their own. Where the data says whose they are (natural
-clients), each is scored on its own. Else clients share the test part: each is scored on the
-examples of the labels that it has, which weigh as the labels do among its training examples.
+Clients need no test examples of their own. If the data assigns them (natural clients), each client
+is scored on its own. Otherwise clients share the test part: each is scored on the examples of its
+labels, weighted as the labels are among its training examples.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from submodel.algorithm.score import (
     BATCH,
     Score,
     batch_rows,
+    cached_module,
     lay_out_images,
     layout_of,
-    lent_module,
     load_cut,
     present_layout,
     score,
@@ -58,7 +58,7 @@ from submodel.tasks.loss import batch_weights
 
 _OWN_STATISTICS_BATCH = 50  # as FedRolex's CIFAR test batches were at 3f1485e; 100 at its head
 EVALUATOR = -1
-"""The client number whose cuts stand for a capacity when sub-models are evaluated."""
+"""Client number whose cuts represent a capacity when sub-models are evaluated."""
 
 
 def assemble_module(
@@ -69,10 +69,10 @@ def assemble_module(
     spread: Spread = in_order,
     rows: Tensor | None = None,
 ) -> nn.Module:
-    """The module of a cut with the global model's weights, its static norms calibrated.
+    """Return the module of a cut with the global model's weights and calibrated static norms.
 
-    Static batch norm takes its statistics from the clients' data, on their devices where it is
-    there, whatever statistics the run itself evaluates with; ``rows``: they are known already.
+    Static batch norm gets the statistics of the clients' data, computed on their devices if the
+    data is there, whatever statistics the run itself evaluates with. ``rows``: known statistics.
     """
     module = load_cut(setup.module, tensors, cut, device)
     _calibrate(setup, module, (tensors, cut), spread, rows)
@@ -82,7 +82,7 @@ def assemble_module(
 def _calibrate(
     setup: Setup, module: nn.Module, model: Model, spread: Spread, rows: Tensor | None
 ) -> None:
-    """Let static norms have the statistics of the clients' data."""
+    """Set the statistics of static norms to those of the clients' data."""
     if not needs_calibration(module):
         return
     if rows is None:
@@ -93,7 +93,7 @@ def _calibrate(
 
 
 def moments_of(module: nn.Module, x: Inputs, spread: Spread = in_order) -> Tensor:
-    """What the module's static norms see of these inputs, batch by batch."""
+    """Return the statistics of the module's static norms on these inputs, batch by batch."""
     layout_before, layout = present_layout(module), layout_of(module)
     if layout == layout_before:
         return moments(module, split_inputs(x, module), spread)
@@ -104,13 +104,13 @@ def moments_of(module: nn.Module, x: Inputs, spread: Spread = in_order) -> Tenso
 
 
 def _statistics_inputs(setup: Setup) -> Inputs:
-    """The clients' examples that static batch norm takes its statistics from."""
+    """Return the clients' examples from which static batch norm takes its statistics."""
     inputs: Inputs = some(setup.clients.dataset.train, setup.statistics.examples, setup.seed).x
     return inputs
 
 
 def some(examples: Examples, count: int | None, seed: int) -> Examples:
-    """So many of the examples, evenly spread; None: all."""
+    """Return ``count`` of the examples, evenly spread; None means all."""
     if count is None or count >= len(examples):
         return examples
     positions = torch.from_numpy(evenly(len(examples), count, seed))
@@ -118,9 +118,9 @@ def some(examples: Examples, count: int | None, seed: int) -> Examples:
 
 
 def evenly(total: int, count: int, seed: int) -> NDArray[np.int64]:
-    """A random position out of each of ``count`` equal stretches of ``total`` positions.
+    """Return a random position in each of ``count`` equal stretches of ``total`` positions.
 
-    Examples often come sorted, or in turns: taking every n-th could take one label alone.
+    Examples are often sorted, or alternate: every n-th of them could all have one label.
 
     >>> evenly(12, 4, seed=0) // 3
     array([0, 1, 2, 3])
@@ -136,7 +136,7 @@ def evaluate_model(
     device: torch.device | str = "cpu",
     spread: Spread = in_order,
 ) -> Score:
-    """The global model, or a cut of it, on the test part."""
+    """Score the global model, or a cut of it, on the test part."""
     test = setup.clients.dataset.test
     return evaluate_parts(setup, state, [test], cut, device, spread)[0]
 
@@ -150,9 +150,10 @@ def evaluate_parts(
     spread: Spread = in_order,
     rows: Tensor | None = None,
 ) -> list[Score]:
-    """The global model, or a cut of it, on each of some parts of the data.
+    """Score the global model, or a cut of it, on each of some parts of the data.
 
-    Static batch norm goes by the statistics that the setup names; ``rows``: of `measure_moments`.
+    Static batch norm uses the statistics that the setup names. ``rows``: those of
+    `measure_moments`.
     """
     by_test_batch = setup.statistics.source == "test_batch"
     batch = _OWN_STATISTICS_BATCH if by_test_batch else BATCH
@@ -169,12 +170,12 @@ def evaluation_module(
     spread: Spread = in_order,
     rows: Tensor | None = None,
 ) -> Iterator[nn.Module]:
-    """The global model, or a cut of it, with the statistics that the setup evaluates with.
+    """Yield the global model, or a cut of it, with the statistics of the setup's evaluation.
 
-    It is lent, and computes with the state's tensors themselves, so nobody may change them in here.
+    The module is cached and uses the state's tensors themselves, which must not change meanwhile.
     """
     by_test_batch = setup.statistics.source == "test_batch"
-    with lent_module(setup.module, state.tensors, cut, device) as module:
+    with cached_module(setup.module, state.tensors, cut, device) as module:
         set_by_batch(module, by_test_batch)
         if not by_test_batch:
             _calibrate(setup, module, (state.tensors, cut), spread, rows)
@@ -189,9 +190,10 @@ def evaluate_capacities(
     spread: Spread = in_order,
     rows: Mapping[float, Tensor | None] = MappingProxyType({}),
 ) -> dict[float, Score]:
-    """The sub-model that each capacity would get in the coming round, on the test part.
+    """Score the sub-model of each capacity in the coming round, on the test part.
 
     ``whole`` is the global model's score, which capacity 1 has under every scheme, unless the
+    channels of its layers are not aligned.
     channels of its layers are not aligned.
     """
     models = capacity_models(setup, state)
@@ -211,7 +213,7 @@ def evaluate_capacities(
 
 
 def capacity_models(setup: Setup, state: State) -> dict[float, Model]:
-    """What each capacity would get in the coming round, but for capacities that get all of it."""
+    """Return the sub-model of each capacity in the coming round, except for the whole model."""
     models: dict[float, Model] = {}
     for capacity in set(setup.population.capacities):
         if capacity < 1 or setup.scheme.own_cut is not None:
@@ -227,10 +229,10 @@ def measure_moments(
     device: torch.device | str = "cpu",
     spread: Spread = in_order,
 ) -> list[Tensor | None]:
-    """What the static norms of some models see of the clients' data: a row of `moments` for each.
+    """Return the statistics of some models' static norms on the clients' data, as `moments`.
 
-    Clients on their own devices are asked all at once. None where the setup evaluates by other
-    statistics, or has none.
+    Clients on their own devices are asked for all models at once. The result is None if the setup
+    evaluates by other statistics, or has no static norms.
     """
     if setup.statistics.source != "clients" or not needs_calibration(setup.module):
         return [None for _ in models]
@@ -242,42 +244,41 @@ def measure_moments(
 def _local_moments(
     setup: Setup, model: Model, device: torch.device | str, spread: Spread
 ) -> Tensor:
-    """The same for one model, of data that is here."""
-    with lent_module(setup.module, *model, device) as module:
+    with cached_module(setup.module, *model, device) as module:
         set_by_batch(module, False)
         return pool_moments(module, moments_of(module, _statistics_inputs(setup), spread))
 
 
 _KEY = "train.evaluate_clients"
 ScoredModel = Literal["submodel", "global"]
-"""What a client is scored with: the sub-model of its capacity, or the global model."""
+"""The model that scores a client: the sub-model of its capacity, or the global one."""
 
 
 @dataclass(frozen=True)
 class ClientTests:
-    """The test part in groups that do not overlap, and which of them are whose."""
+    """The test part in disjoint groups, with each client's share of them."""
 
-    groups: Sequence[NDArray[np.int64]]  # places of test examples: a client's, or a label's
-    shares: Sequence[Mapping[int, float]]  # by client: groups, and what an example of each weighs
+    groups: Sequence[NDArray[np.int64]]  # positions of test examples, by client or by label
+    shares: Sequence[Mapping[int, float]]  # by client: groups, with the weight of their examples
     names: Sequence[str] = ()  # of the clients, where the data names them
 
     @cached_property
     def clients(self) -> list[int]:
-        """Those who can be scored."""
+        """Clients that can be scored."""
         return [client for client, share in enumerate(self.shares) if share]
 
 
 @dataclass(frozen=True)
 class ClientScore:
-    """What a client gets out of the training."""
+    """The score of one client."""
 
     client: int
-    capacity: float  # how much it can hold in the coming round
+    capacity: float  # in the coming round
     score: Score
 
 
 def client_tests(clients: Clients, count: int) -> ClientTests:
-    """What every client is scored on; raises `ConfigError` where nothing tells clients apart."""
+    """Return every client's test examples; raises `ConfigError` if all clients have the same."""
     if not isinstance(clients, PartitionedClients):
         raise ConfigError(f"{_KEY}: the clients' data is on their devices")
     data, partition = clients.dataset, clients.partition
@@ -286,8 +287,8 @@ def client_tests(clients: Clients, count: int) -> ClientTests:
         return _with_names(_by_owner(owners.test, count), owners)
     if data.classes is None:
         raise ConfigError(
-            f"{_KEY}: needs test examples that are somebody's, or class labels: all clients "
-            "would have the whole test part, and one score"
+            f"{_KEY}: needs class labels, or test examples of every client: all clients would have "
+            "the whole test part, and one score"
         )
     return _with_names(_by_label(clients, data.classes, count), owners)
 
@@ -325,9 +326,9 @@ def score_clients(
     device: torch.device | str = "cpu",
     spread: Spread = in_order,
 ) -> list[ClientScore]:
-    """The score of every client that can be scored, by number.
+    """Return the score of every client that can be scored, by number.
 
-    Each is scored with the sub-model that stands for its capacity in the coming round, as in
+    Each client is scored with the sub-model of its capacity in the coming round, as in
     ``capacity_accuracy``, or with the global model.
     """
     models = capacity_models(setup, state) if model == "submodel" else {}
@@ -348,7 +349,7 @@ def score_clients(
         for client in clients:
             share = tests.shares[client]
             total = torch.stack([weight * sums_of_group[n] for n, weight in share.items()]).sum(0)
-            if total[1] > 0:  # else none of its targets counts in the loss
+            if total[1] > 0:  # otherwise none of its targets counts in the loss
                 score = score_of_sums(setup, total)
                 scores.append(ClientScore(client, capacities[client], score))
     if not scores:
@@ -359,7 +360,7 @@ def score_clients(
 def _group_sums(
     setup: Setup, module: torch.nn.Module, groups: Sequence[NDArray[np.int64]], spread: Spread
 ) -> list[Tensor]:
-    """For every group the sum of losses, what they count, and the sums of the metrics."""
+    """Return for every group the sum of losses, their count, and the sums of the metrics."""
     parts = [torch.split(torch.from_numpy(places), BATCH) for places in groups]
     batches = [places for group in parts for places in group]
     rows = batch_rows(setup, module, setup.clients.dataset.test, batches, spread)
@@ -371,7 +372,7 @@ def _group_sums(
 
 
 def worst_quarter(values: Sequence[float], higher_is_better: bool) -> float:
-    """The mean of the worst quarter of some values, rounded up to whole ones.
+    """Return the mean of the worst quarter of some values, the quarter's size rounded up.
 
     >>> worst_quarter([0.9, 0.2, 0.4, 0.8, 0.7], higher_is_better=True)
     0.30000000000000004

@@ -1,4 +1,4 @@
-"""Who runs the tasks of a round: the protocols of engines, and of processes that share a run."""
+"""Execution of the tasks of a round: protocols of engines and of groups of processes."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from submodel.algorithm.types import Assignment, Failure, Outcome, Task, Update
 
 @dataclass(frozen=True)
 class Bundle:
-    """Assignments that are trained together: what processes share is whole bundles."""
+    """Assignments that are trained together; processes divide a round by whole bundles."""
 
     assignments: Sequence[Assignment]
-    overhead: float = 0.0  # seconds, roughly, that do not grow with the number of assignments
-    estimate: Callable[[], float] = float  # seconds that do; asked where there is work to share
+    overhead: float = 0.0  # approximate seconds, independent of the number of assignments
+    estimate: Callable[[], float] = float  # seconds proportional to it; called to divide work
 
     @cached_property
     def work(self) -> float:
-        """The estimate."""
+        """The estimate of the work in seconds."""
         return self.estimate()
 
     @property
     def cost(self) -> float:
-        """Both together."""
+        """Overhead and work in seconds."""
         return self.overhead + self.work
 
     def split(self, parts: int) -> list[Bundle]:
-        """About equal parts, each with the overhead of the whole."""
+        """Split into about equal parts, each with the overhead of the whole."""
         if parts == 1:
             return [self]
         return [
@@ -44,14 +44,14 @@ class Bundle:
 
 
 class Engine(Protocol):
-    """Where tasks run: updates, or the news that there is none, come back in any order."""
+    """Runs tasks; updates or failures come back in any order."""
 
     def bundles(self, assignments: Sequence[Assignment]) -> list[Bundle]:
-        """What to train together: a function of the round, not of who trains it."""
+        """Group assignments for joint training: a function of the round, not of the processes."""
         ...
 
     def run(self, tasks: Iterable[Task]) -> Iterator[Outcome]:
-        """Train the tasks of one bundle; their tensors are not to be changed."""
+        """Train the tasks of one bundle; their tensors must not be changed."""
         ...
 
 
@@ -59,30 +59,30 @@ class Group(Protocol):
     """The processes that share a run: each plans the same round and trains its part of it."""
 
     def share(self, bundles: Sequence[Bundle]) -> Sequence[Bundle]:
-        """The bundles of this process."""
+        """Return the bundles of this process."""
         ...
 
     def reduce(self, accumulators: Sequence[Accumulator], statistics: RoundStatistics) -> None:
-        """Let every process hold the sums and the books of all."""
+        """Exchange sums and statistics, so that every process has the totals."""
         ...
 
     def spread(self, count: int, work: Callable[[int], Tensor]) -> list[Tensor]:
-        """Compute work(0), work(1), ..., all of one shape, together; everyone gets all of it."""
+        """Compute work(0), work(1), ..., of equal shapes; every process gets all."""
         ...
 
 
 class Alone:
-    """One process does everything."""
+    """A group of one process."""
 
     def share(self, bundles: Sequence[Bundle]) -> Sequence[Bundle]:
-        """All of them."""
+        """Return all bundles."""
         return bundles
 
     def reduce(self, accumulators: Sequence[Accumulator], statistics: RoundStatistics) -> None:
-        """There is nobody else."""
+        """Do nothing: there is no other process."""
 
     def spread(self, count: int, work: Callable[[int], Tensor]) -> list[Tensor]:
-        """One after another."""
+        """Compute the results one after another."""
         return [work(number) for number in range(count)]
 
 
@@ -90,19 +90,19 @@ ALONE = Alone()
 
 
 class Workers:
-    """An engine and the processes that share a run: what they do is booked in a statistics."""
+    """Engine and group of a run; they record their work in the statistics of the round."""
 
     def __init__(self, engine: Engine, group: Group, statistics: RoundStatistics) -> None:
         self._engine, self._group, self._statistics = engine, group, statistics
 
     def share(self, assignments: Sequence[Assignment]) -> Sequence[Bundle]:
-        """The part of a round for this process, as bundles of clients that train together."""
+        """Return this process's part of a round, as bundles of clients that train together."""
         bundles = self._group.share(self._engine.bundles(assignments))
         self._statistics.lap("plan")
         return bundles
 
     def train(self, tasks: Iterable[Task]) -> Iterator[Update]:
-        """The updates of one bundle, in any order; whoever sends none is booked as missing.
+        """Yield the updates of one bundle, in any order; record clients without one as missing.
 
         Tasks are made one at a time, as the engine asks for them.
         """
@@ -124,6 +124,6 @@ class Workers:
             yield task
 
     def reduce(self, accumulators: Sequence[Accumulator]) -> None:
-        """Let every process hold the sums and the books of all."""
+        """Exchange sums and statistics, so that every process has the totals."""
         self._group.reduce(accumulators, self._statistics)
         self._statistics.lap("reduce")

@@ -1,8 +1,8 @@
-"""What goes over the wire: the values that a cut holds and, where it must, the mask as bits.
+"""Messages: the values that a cut holds and, if necessary, the mask as bits.
 
-A unit cut's tensors are dense already. Of a tensor under a coordinate mask only the held values
-travel, in row-major order. Who can repeat the draw knows where they belong; who cannot is sent the
-mask, one bit per weight. Packing and unpacking change no bit of `gather`'s tensors.
+The tensors of a unit cut are dense already. Of a tensor under a coordinate mask only the held
+values are sent, in row-major order. A receiver that can repeat the draw needs no mask; any other is
+sent the mask, one bit per weight. Packing and unpacking change no bit of `gather`'s tensors.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from submodel.core.errors import PlanError
 from submodel.model.cut import CoordinateCut, Cut
 
 Transport = Literal["exact", "half"]
-"""Every bit, or float16 with one scale per tensor."""
+"""Exact values, or float16 with one scale per tensor."""
 TensorShapes = Mapping[str, Sequence[int]]
-"""Of the whole model's tensors, which both sides know."""
+"""Shapes of the whole model's tensors, by name; both sides have them."""
 _VALUES, _MASKS = "values/", "masks/"
 
 
 @dataclass(frozen=True)
 class PackedTensors:
-    """A cut's tensors as they travel."""
+    """The tensors of a cut, as they are sent."""
 
     values: Mapping[str, Tensor]
     masks: Mapping[str, Tensor] = field(default_factory=dict)
-    """Bits, eight to a byte; a tensor that is held whole needs none."""
+    """Masks as bits, eight to a byte; a tensor that is held whole needs none."""
 
     @property
     def size(self) -> int:
-        """The bytes of values and masks, without names and shapes."""
+        """Bytes of values and masks, without names and shapes."""
         return sum(
             t.numel() * t.element_size()
             for part in (self.values, self.masks)
@@ -44,13 +44,13 @@ class PackedTensors:
         )
 
     def to_tensors(self) -> dict[str, Tensor]:
-        """Values and masks under names that tell them apart."""
+        """Return values and masks in one dictionary."""
         values = {_VALUES + n: t for n, t in self.values.items()}
         return values | {_MASKS + n: t for n, t in self.masks.items()}
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor]) -> PackedTensors:
-        """What `to_tensors` gave, among others perhaps."""
+        """Invert `to_tensors`; other tensors are ignored."""
         values, masks = (
             {n.removeprefix(start): t for n, t in tensors.items() if n.startswith(start)}
             for start in (_VALUES, _MASKS)
@@ -59,7 +59,7 @@ class PackedTensors:
 
 
 def pack_cut(cut: Cut, tensors: Mapping[str, Tensor], masks: bool = False) -> PackedTensors:
-    """The tensors of a cut, as `gather` or a client has them; with ``masks``, its masks as well.
+    """Pack the tensors of a cut, of `gather` or a client; with ``masks``, its masks as well.
 
     >>> cut = CoordinateCut({"w": torch.tensor([True, False, True])})
     >>> packed = pack_cut(cut, {"w": torch.tensor([1.0, 0.0, 2.0])}, masks=True)
@@ -78,7 +78,7 @@ def pack_cut(cut: Cut, tensors: Mapping[str, Tensor], masks: bool = False) -> Pa
 def unpack_cut(
     package: PackedTensors, shapes: TensorShapes, cut: Cut | None = None
 ) -> tuple[Cut, dict[str, Tensor]]:
-    """The cut and its tensors; without a given cut, that of the masks that were sent.
+    """Unpack the cut and its tensors; without a given cut, its masks must have been sent.
 
     >>> package = PackedTensors({"w": torch.ones(1)}, {"w": torch.tensor([64], dtype=torch.uint8)})
     >>> unpack_cut(package, {"w": [2]})[1]
@@ -100,7 +100,7 @@ def unpack_cut(
 
 
 def mask_bytes(cut: Cut, shapes: TensorShapes) -> int:
-    """How many bytes the masks of a cut take, sent along.
+    """Return the number of bytes of the masks of a cut.
 
     >>> mask_bytes(CoordinateCut({"w": torch.arange(20) > 3}), {"w": [20], "b": [9]})
     3
@@ -113,7 +113,7 @@ def mask_bytes(cut: Cut, shapes: TensorShapes) -> int:
 
 
 def halve(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, float]]:
-    """Floating-point tensors as float16 between -1 and 1, and the power of two each was divided by.
+    """Scale floating-point tensors by powers of two to float16 in [-1, 1]; return the scales, too.
 
     >>> halve({"w": torch.tensor([3.0, 0.5])})
     ({'w': tensor([0.7500, 0.1250], dtype=torch.float16)}, {'w': 4.0})
@@ -129,7 +129,7 @@ def halve(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, f
 
 
 def restore_values(small: Mapping[str, Tensor], scales: Mapping[str, float]) -> dict[str, Tensor]:
-    """What `halve` made smaller, in float32.
+    """Invert `halve`, in float32.
 
     >>> restore_values(*halve({"w": torch.tensor([3.0, 0.5])}))
     {'w': tensor([3.0000, 0.5000])}
@@ -138,7 +138,7 @@ def restore_values(small: Mapping[str, Tensor], scales: Mapping[str, float]) -> 
 
 
 def _mask(cut: Cut, name: str, shape: Sequence[int]) -> Tensor | None:
-    """The tensor's mask; None where the cut holds all of it, or a smaller tensor."""
+    """Return the mask of a tensor; None if the cut holds all of it, or a smaller dense tensor."""
     mask = cut.mask(name)
     if mask is None or cut.value_count(name, shape) == math.prod(shape):
         return None

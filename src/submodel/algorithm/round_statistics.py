@@ -1,8 +1,9 @@
-"""The books of one round: what was sent, merged and refused, its cost and time, and who held what.
+"""Statistics of one round: traffic, cost, time, merged and refused updates, and who held what.
 
-Who took part is always told. Which units each held follows from the seed and that, but for schemes
-whose draws clients cannot repeat: theirs are told as bits, one set for all clients that held the
-same. Masks of single weights would be as large as the model, so they are counted by tensor.
+The participants are always recorded. The units that each held follow from the seed and the
+participants, except for schemes whose draws clients cannot repeat: their units are recorded as
+bits, once for all clients that held the same. Masks of single weights would be as large as the
+model, so held weights are counted by tensor.
 """
 
 from __future__ import annotations
@@ -26,30 +27,30 @@ from submodel.model.cut import WHOLE, Cut, LastCut, Tensors, UnitCut
 from submodel.model.travel import EVERYTHING, Travel, size_in_bytes
 from submodel.schemes.scheme import sends_masks
 
-_CUTS = 16  # of which bytes are remembered: those of a stack that is under way
+_CUTS = 16  # whose bytes are cached: those of a stack in progress
 
 
 @dataclass(frozen=True)
 class RoundReport:
-    """What happened in a round."""
+    """Results and statistics of a round."""
 
-    train_loss: float  # the mean over all that counted in what clients trained on
+    train_loss: float  # the mean over all targets that count in the clients' training
     clients: int
     refusals: dict[str, str]  # client -> why its update was not merged
-    missing: dict[str, str]  # client -> why there was none
+    missing: dict[str, str]  # client -> why it sent no update
     units_covered: float
     weights_covered: float
     bytes_down: int
     bytes_up: int
-    bytes_once: int  # of the base that a client gets before its first task; in neither of these
+    bytes_once: int  # of the base, sent before a client's first task; not part of the other two
     flops: int
     seconds: dict[str, float]  # by phase
-    observations: dict[str, float]  # what the scheme measured: means over the clients
-    holdings: Holdings  # who held what
+    observations: dict[str, float]  # measurements of the scheme: means over the clients
+    holdings: Holdings
 
 
 class RoundStatistics:
-    """Counts while a round runs; `report` closes the books."""
+    """Counts while a round runs; `report` returns the result."""
 
     def __init__(
         self,
@@ -82,7 +83,7 @@ class RoundStatistics:
             )
         self._unit_coverage = {a: np.zeros(n, np.bool_) for a, n in axes.cut_by_capacity.items()}
         self._bytes_down = self._bytes_up = self._flops = self._examples_used = 0
-        self._losses: list[tuple[float, float]] = []  # (what it counts, the loss) of every update
+        self._losses: list[tuple[float, float]] = []  # (counted examples, loss) of every update
         self._seconds: dict[str, float] = {}
         self._last = time.perf_counter()
         self.update_count = 0
@@ -92,7 +93,7 @@ class RoundStatistics:
         self._holdings = holdings or HoldingsRecorder()
 
     def lap(self, phase: str) -> None:
-        """Book the time since the last lap on ``phase``."""
+        """Add the time since the last call to ``phase``."""
         now = time.perf_counter()
         self._seconds[phase] = self._seconds.get(phase, 0.0) + now - self._last
         self._last = now
@@ -101,11 +102,11 @@ class RoundStatistics:
         return sum(cut.value_count(n, t.shape) * self._sizes[n] for n, t in tensors.items())
 
     def upload(self, cut: Cut) -> int:
-        """The bytes that come back from the client of a cut."""
+        """Return the bytes of an update of a cut."""
         return self._bytes_of_update(cut)
 
     def send(self, cut: Cut) -> None:
-        """A task went out, with the masks that the client cannot make itself."""
+        """Count a sent task, with the masks that the client cannot draw itself."""
         self._bytes_down += self._bytes_of_task(cut) + self._masks(cut)
         self.lap("gather")
 
@@ -117,9 +118,9 @@ class RoundStatistics:
         passes: Sequence[tuple[Cut, int]] = (),
         examples_counted: float | None = None,
     ) -> None:
-        """An update was merged; ``passes`` (cut, examples) where not all were of the whole cut.
+        """Count a merged update; ``passes`` (cut, examples) if not all were of the whole cut.
 
-        Its loss is the mean over ``examples_counted`` examples, or over all that were processed.
+        The loss is the mean over ``examples_counted`` examples, or over all that were processed.
         """
         self.update_count += 1
         self._bytes_up += self._bytes_of_update(cut)
@@ -133,36 +134,36 @@ class RoundStatistics:
         self.lap("merge")
 
     def hold(self, assignment: Assignment, cut: Cut) -> None:
-        """The client whose update was merged held this."""
+        """Record the cut of a merged update."""
         self._holdings.note(assignment, cut)
 
     def count_gradients(self, cut: Cut, names: Iterable[str], examples_used: int) -> None:
-        """A client got ``cut`` and sent the gradients of all of these parameters, untrained."""
+        """Count a client that got ``cut`` and sent the gradients of these whole parameters."""
         self._bytes_down += self._bytes_of_task(cut) + self._masks(cut)
         self._bytes_up += sum(self._tensors[n].numel() * self._sizes[n] for n in names)
         self._flops += BACKWARD * self.costs.forward_flops(WHOLE) * examples_used
 
     def note(self, values: Mapping[str, float]) -> None:
-        """The scheme measured this of a client."""
+        """Add the measurements that a scheme made on one client."""
         for name, value in values.items():
             self._notes.setdefault(name, []).append(value)
 
     def refuse(self, client: int, reason: str) -> None:
-        """An update was not merged."""
+        """Count an update that was refused."""
         self.refusals[str(client)] = reason
         self.lap("merge")
 
     def miss(self, client: int, reason: str) -> None:
-        """A device sent no update, or none that can be read."""
+        """Count a device that sent no readable update."""
         self.missing[str(client)] = reason
 
     def why(self) -> str:
-        """Everyone whose update is not in the model, with the reason."""
-        everyone = {**self.missing, **self.refusals}
-        return "; ".join(f"client {client}: {reason}" for client, reason in everyone.items())
+        """Describe all clients without a merged update, with the reasons."""
+        reasons = {**self.missing, **self.refusals}
+        return "; ".join(f"client {client}: {reason}" for client, reason in reasons.items())
 
     def as_dict(self) -> dict[str, Any]:
-        """What `merge` adds up over processes, as plain data."""
+        """Return the counts as plain data, for `merge` in other processes."""
         return {
             "counts": [self._bytes_down, self._bytes_up, self._flops, self._examples_used],
             "losses": self._losses,
@@ -176,28 +177,28 @@ class RoundStatistics:
             },
         }
 
-    def merge(self, books: Sequence[Mapping[str, Any]]) -> None:
-        """Take the books of all processes for one's own; times stay one's own."""
-        counts = np.sum([b["counts"] for b in books], axis=0).tolist()
+    def merge(self, parts: Sequence[Mapping[str, Any]]) -> None:
+        """Replace the counts by those of all processes; times stay those of this process."""
+        counts = np.sum([p["counts"] for p in parts], axis=0).tolist()
         self._bytes_down, self._bytes_up, self._flops, self._examples_used = counts
-        self._losses = [(count, loss) for b in books for count, loss in b["losses"]]
-        self.update_count = sum(b["accepted"] for b in books)
-        self.refusals = {client: why for b in books for client, why in b["refused"].items()}
-        self.missing = {client: why for b in books for client, why in b["missing"].items()}
-        self._holdings.merge([b["holdings"] for b in books])
+        self._losses = [(count, loss) for p in parts for count, loss in p["losses"]]
+        self.update_count = sum(p["accepted"] for p in parts)
+        self.refusals = {client: why for p in parts for client, why in p["refused"].items()}
+        self.missing = {client: why for p in parts for client, why in p["missing"].items()}
+        self._holdings.merge([p["holdings"] for p in parts])
         self._notes = {}
-        for b in books:
-            for name, values in b["notes"].items():
+        for part in parts:
+            for name, values in part["notes"].items():
                 self._notes[name] = self._notes.get(name, []) + values
-            for axis, units in b["covered"].items():
+            for axis, units in part["covered"].items():
                 self._unit_coverage[axis][units] = True
 
     def report(self, weights_covered: float) -> RoundReport:
-        """Close the books; at coordinate granularity the weights are the units."""
+        """Return the result; at coordinate granularity the weights are the units."""
         self.lap("merge")
         units = sum(len(mask) for mask in self._unit_coverage.values())
         covered_units = sum(int(mask.sum()) for mask in self._unit_coverage.values())
-        total_loss = math.fsum(count * loss for count, loss in self._losses)  # without order
+        total_loss = math.fsum(count * loss for count, loss in self._losses)  # in any order
         return RoundReport(
             train_loss=total_loss / math.fsum(count for count, _ in self._losses),
             clients=self.update_count,
@@ -211,34 +212,34 @@ class RoundStatistics:
             flops=self._flops,
             seconds=self._seconds,
             observations={n: math.fsum(v) / len(v) for n, v in sorted(self._notes.items())},
-            holdings=self._holdings.close(),
+            holdings=self._holdings.result(),
         )
 
 
 @dataclass(frozen=True)
 class SharedCut:
-    """The units that some clients held, all the same."""
+    """The units of some clients that held the same."""
 
     clients: tuple[int, ...]  # ascending
-    units: Mapping[str, str]  # by `pack_units`; an axis that is not named was held whole
+    units: Mapping[str, str]  # by `pack_units`; every other axis was held whole
 
 
 @dataclass(frozen=True)
 class Holdings:
-    """What is told of a round."""
+    """The clients whose updates were merged in a round, and the parts of the model they held."""
 
-    takers: tuple[Assignment, ...] = ()  # whose updates were merged, by place
-    cuts: tuple[SharedCut, ...] = ()  # that cannot be drawn again; ordered by their first client
+    takers: tuple[Assignment, ...] = ()  # of merged updates, by place
+    cuts: tuple[SharedCut, ...] = ()  # those that cannot be drawn again, by their first client
     weights: Mapping[float, tuple[int, ...]] = field(default_factory=dict)
-    """By capacity, how many weights of each parameter (by name, in alphabetical order) its clients
-    held in all, where single weights are cut."""
+    """By capacity, the number of weights of each parameter (names in alphabetical order) that its
+    clients held in total, at coordinate granularity."""
 
 
 class HoldingsRecorder:
-    """Notes who holds what while a round runs; every process has one, of the clients it trains.
+    """Records who holds what while a round runs; each process has one, for the clients it trains.
 
-    ``sizes`` are of the axes whose units are to be told, ``shapes`` of the parameters whose weights
-    are to be counted.
+    ``sizes`` are of the axes whose units are recorded, ``shapes`` of the parameters whose weights
+    are counted.
     """
 
     def __init__(
@@ -252,7 +253,7 @@ class HoldingsRecorder:
         self._weights: dict[float, list[int]] = {}
 
     def note(self, assignment: Assignment, cut: Cut) -> None:
-        """A client's update was merged."""
+        """Record a client's merged update."""
         self._takers.append(assignment)
         if self._sizes and isinstance(cut, UnitCut):
             if cut.same_key not in self._cuts:
@@ -272,27 +273,27 @@ class HoldingsRecorder:
         }
 
     def as_dict(self) -> dict[str, Any]:
-        """The notes as plain data, for the other processes of a run."""
+        """Return the record as plain data, for the other processes of a run."""
         return {
             "takers": [[a.round, a.client, a.capacity, a.place] for a in self._takers],
             "cuts": list(self._cuts.values()),
             "weights": list(self._weights.items()),
         }
 
-    def merge(self, books: Sequence[Mapping[str, Any]]) -> None:
-        """Take the notes of all processes for one's own."""
-        self._takers = [Assignment(*taker) for book in books for taker in book["takers"]]
+    def merge(self, parts: Sequence[Mapping[str, Any]]) -> None:
+        """Replace the record by that of all processes."""
+        self._takers = [Assignment(*taker) for part in parts for taker in part["takers"]]
         self._cuts, self._weights = {}, {}
-        for book in books:
-            for clients, units in book["cuts"]:
+        for part in parts:
+            for clients, units in part["cuts"]:
                 key = tuple(sorted(units.items()))
                 self._cuts.setdefault(key, ([], units))[0].extend(clients)
-            for capacity, counts in book["weights"]:
+            for capacity, counts in part["weights"]:
                 before = self._weights.get(capacity, [0] * len(counts))
                 self._weights[capacity] = [a + b for a, b in zip(before, counts, strict=True)]
 
-    def close(self) -> Holdings:
-        """What is told of the round, whatever order updates came in."""
+    def result(self) -> Holdings:
+        """Return the record of the round, independent of the order of updates."""
         cuts = [SharedCut(tuple(sorted(clients)), units) for clients, units in self._cuts.values()]
         return Holdings(
             tuple(sorted(self._takers, key=lambda taker: taker.place)),
@@ -302,14 +303,14 @@ class HoldingsRecorder:
 
 
 def holdings_recorder(setup: Setup, state: State) -> HoldingsRecorder:
-    """The book of a round, for what has to be told of it."""
+    """Make the recorder of a round, for the facts that cannot be drawn again."""
     if not setup.cuts_units:
         return HoldingsRecorder(shapes={n: state.tensors[n].shape for n in setup.parameter_names})
     return HoldingsRecorder(setup.axes.cut_by_capacity if sends_masks(setup.scheme) else {})
 
 
 def element_size(tensor: Tensor, transport: Transport) -> int:
-    """The bytes that each value of a tensor takes on its way.
+    """Return the bytes of each value of a tensor in a message.
 
     >>> import torch
     >>> element_size(torch.zeros(3), "exact"), element_size(torch.zeros(3), "half")

@@ -1,9 +1,9 @@
-"""The algorithm: one round as the paper writes it (Algorithms 1 and 2), for any scheme.
+"""The algorithm: one round as in the paper (Algorithms 1 and 2), for any scheme.
 
-    who is there -> plan -> gather -> train -> guard -> add -> merge -> server step -> project
+    sample -> plan -> gather -> train -> guard -> add -> merge -> server step -> project
 
-Everything here is a pure function of the state, the setup, the round's number and who is there,
-which is asked before anything is planned; the engine alone knows where a task runs.
+Every function here depends only on the state, the setup, the round's number and the present
+clients, which are determined before anything is planned; where a task runs is up to the engine.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _log = logging.getLogger(__name__)
 
 
 def initial_state(setup: Setup, *, take: bool = False, follows: bool = False) -> State:
-    """The untrained model, and the memory with which scheme and server begin.
+    """Return the untrained model, with the initial memory of scheme and server.
 
     Args:
-        setup: what stays the same over the run
-        take: the module gives its values away, and keeps the shapes alone
-        follows: another process has the values, and shapes will do
+        setup: the settings of the run
+        take: move the values out of the module, and leave only shapes in it
+        follows: another process has the values, so shapes suffice
     """
     if any(parameter.is_meta for parameter in setup.module.parameters()) and not follows:
         raise SubmodelError("another run has taken the values of this setup's module: prepare it")
@@ -54,18 +54,18 @@ def initial_state(setup: Setup, *, take: bool = False, follows: bool = False) ->
 
 
 def plan(setup: Setup, round_: int, present: Present | None = None) -> list[Assignment]:
-    """Sample the clients of a round and their capacities: from (seed, round) and who is there.
+    """Sample the clients of a round and their capacities, from seed, round and present clients.
 
     Args:
-        setup: what stays the same over the run
-        round_: how many rounds are behind it
-        present: who is there, and what each can hold; None: everyone, as configured
+        setup: the settings of the run
+        round_: the number of completed rounds
+        present: the present clients and the capacity of each; None: all, as configured
     """
     return assign(setup.population, round_, present)
 
 
 def assign(population: Population, round_: int, present: Present | None = None) -> list[Assignment]:
-    """`plan`, of which the population is all that it needs."""
+    """Do the same as `plan`, given only the population."""
     return [
         Assignment(round_, client, _capacity(population, client, round_, present), place)
         for place, client in enumerate(population.sample(round_, present))
@@ -73,7 +73,7 @@ def assign(population: Population, round_: int, present: Present | None = None) 
 
 
 def _capacity(population: Population, client: int, round_: int, present: Present | None) -> float:
-    """The capacity that a client reported, or the configured one."""
+    """Return the capacity that a client reported, or else the configured one."""
     own_capacity = None if present is None else present[client]
     return population.capacity(client, round_) if own_capacity is None else own_capacity
 
@@ -86,18 +86,18 @@ def step(
     group: Group = ALONE,
     one_model: OneModel | None = None,
 ) -> tuple[State, RoundReport]:
-    """One round: w_r -> w_{r+1}.
+    """Compute one round: w_r -> w_{r+1}.
 
     Args:
-        setup: what stays the same over the run
-        state: the global model w_r, and what scheme and server remember
-        engine: where clients train
-        costs: of sub-models, for the report
+        setup: the settings of the run
+        state: the global model w_r, and the memory of scheme and server
+        engine: runs the clients' training
+        costs: costs of sub-models, for the report
         group: the processes that share the run
-        one_model: leave to write w_{r+1} over w_r, where scheme, rule and server allow it
+        one_model: permits to write w_{r+1} over w_r, if scheme, rule and server allow it
 
     Returns:
-        the state after the round, and what happened in it
+        the state after the round, and its report
     """
     statistics = RoundStatistics(
         setup.axes,
@@ -148,7 +148,7 @@ def step(
 
 
 def _add(setup: Setup, cells: Cells, update: Update, statistics: RoundStatistics) -> bool:
-    """Guard an update and add it, or refuse it by name; whether it was added."""
+    """Add an update to the sums, or refuse it; return whether it was added."""
     accumulator = cells.accumulators[cells.number(update.assignment.client)]
     if reason := _add_sound(setup, accumulator, update):
         statistics.refuse(update.assignment.client, reason)
@@ -163,7 +163,7 @@ def _add(setup: Setup, cells: Cells, update: Update, statistics: RoundStatistics
 
 
 def _add_sound(setup: Setup, accumulator: Accumulator, update: Update) -> str | None:
-    """Add an update to the sums, or say why it must not be."""
+    """Add an update to the sums, or return the reason to refuse it."""
     weight = setup.weight(update.examples)
     reason = accumulator.refusal(update.cut, update.tensors, weight) or update.unusable
     if reason is None:
@@ -172,7 +172,7 @@ def _add_sound(setup: Setup, accumulator: Accumulator, update: Update) -> str | 
 
 
 def _require_updates(statistics: RoundStatistics, round_: int) -> None:
-    """Raise if a round has nothing to merge."""
+    """Raise if a round has no update to merge."""
     if statistics.update_count:
         return
     if not statistics.refusals and not statistics.missing:
@@ -190,7 +190,7 @@ def _require_updates(statistics: RoundStatistics, round_: int) -> None:
 def _next(
     setup: Setup, state: State, cells: Cells, dispatcher: Dispatcher, one_model: OneModel | None
 ) -> State:
-    """The state after the merge: server step, projection, and a new start for the cells."""
+    """Return the state after merge, server step and projection, with new starts for the cells."""
     new, coverage_masks, together = cells.merge(
         lambda cell: dispatcher.cut(Assignment(state.round, cell, 1.0, cell)),
         overwrite=one_model is not None and one_model.is_torn,
@@ -204,7 +204,7 @@ def _next(
 def _server_step(
     setup: Setup, state: State, merged_state: State, coverage_masks: Mapping[str, Tensor]
 ) -> State:
-    """The merged state after the server's own step from ``state`` and the projection."""
+    """Return the merged state after the server step from ``state`` and the projection."""
     old, target = ({n: s.tensors[n] for n in setup.trained_names} for s in (state, merged_state))
     parameters, memory = setup.server.step(old, target, coverage_masks, state.recall("server"))
     # a mean of sound updates is sound
@@ -218,7 +218,7 @@ def _server_step(
 
 
 def _project(setup: Setup, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """P_W of what is trained; buffers are merged too, but W is a set of parameters."""
+    """Apply P_W to the trained parameters; merged buffers are not part of W."""
     return tensors | setup.projection({n: tensors[n] for n in setup.trained_names})
 
 
@@ -230,12 +230,13 @@ def output_step(
     smoothness: float,
     group: Group = ALONE,
 ) -> State:
-    """The algorithms' output: one more masked gradient step with step size 1/L, over all clients.
+    """Compute the algorithms' output: another masked gradient step, of size 1/L, over all clients.
 
-    w^ = P(w_R - (1/L) (1/N) sum_i m_i (.) grad f_i(m_i (.) w_R)); rolling averages over all its
-    windows as well. That is a round in which everyone takes one full-batch step, filled in. The
-    f_i are what the rounds trained: with weight decay lambda, + (lambda / 2) ||m_i (.) w||^2, and
-    a gradient that is clipped there is clipped here; clients weigh what they do in the merge.
+    w^ = P(w_R - (1/L) (1/N) sum_i m_i (.) grad f_i(m_i (.) w_R)); rolling also averages over all
+    its windows. It is a round in which every client takes one full-batch step, merged by
+    ``fill_in``. The f_i are the objectives of the rounds: weight decay lambda adds (lambda / 2)
+    ||m_i (.) w||^2, clipping clips these gradients, too, and clients have their weights in the
+    merge.
     """
     work = replace(
         setup.work,
@@ -262,7 +263,7 @@ def output_step(
     for scheme in output_passes(setup.scheme):
         dispatcher = Dispatcher(replace(setup, scheme=scheme), state, work)
         for bundle in bundles:
-            # whoever did not answer for one window is not waited for in each of the others
+            # a client that did not answer for one window is not asked for the others
             remaining = [a for a in bundle.assignments if str(a.client) not in statistics.missing]
             for update in workers.train(map(dispatcher.task, remaining)):
                 if reason := _add_sound(setup, accumulator, update):
@@ -278,16 +279,16 @@ def output_step(
 
 @dataclass
 class OneModel:
-    """Leave to write over the model of a round."""
+    """Permission to overwrite the model of a round."""
 
-    is_torn: bool = False  # it has begun, and the round does not count yet
-    writes: bool = True  # False: another process does, for all
+    is_torn: bool = False  # whether writing has begun, before the round is complete
+    writes: bool = True  # whether this process writes; False: another one does, for all
 
 
 def can_overwrite(setup: Setup, state: State, cells: Cells) -> bool:
-    """Whether nothing needs the model before the round once updates are summed.
+    """Tell whether the model before the round is not needed once updates are summed.
 
-    A server step may look back, and what the state remembers may lie in the memory of the model.
+    A server step may use it, and tensors of the state's memory may share its storage.
     """
     if not (getattr(setup.server, "forgets_old", False) and cells.can_overwrite):
         return False
@@ -301,7 +302,7 @@ _OWNER = "cells"
 
 
 def _row_counted_tensors(axes: Axes) -> list[str]:
-    """The tensors that are also cut by the labels a client has."""
+    """Return the names of tensors that are also cut by a client's labels."""
     return [
         name
         for name, layouts in axes.layouts.items()
@@ -310,12 +311,12 @@ def _row_counted_tensors(axes: Axes) -> list[str]:
 
 
 def begin_cells(setup: Setup, state: State) -> State:
-    """The state in which all cells begin from the global model, without updates so far."""
+    """Return the state in which all cells start from the global model, without updates so far."""
     cells, tensors = setup.scheme.cells, setup.travel.of_update(state.tensors)
     if cells == 1:
         return state
     memory = {"weights": torch.zeros(cells, dtype=torch.float64)}
-    for cell in range(cells):  # copies: a file of tensors cannot hold one under two names
+    for cell in range(cells):  # copies: a file cannot hold one tensor under two names
         memory |= {f"{cell}/model/{name}": t.clone() for name, t in tensors.items()}
         memory |= {f"{cell}/held/{name}": torch.zeros_like(tensors[name], dtype=torch.float64)
                    for name in _row_counted_tensors(setup.axes)}  # fmt: skip
@@ -323,17 +324,17 @@ def begin_cells(setup: Setup, state: State) -> State:
 
 
 class Cells:
-    """Where a round's updates are added up: in one place, or in each cell of a hierarchical scheme.
+    """The sums of a round: one accumulator, or one per cell of a hierarchical scheme.
 
     Clients of a cell average among themselves. In rounds that `Scheme.joins` names, the cells'
-    models w_c are merged, by the rule of the run, and until then the global model w waits:
+    models w_c are merged, by the rule of the run; until then the global model w does not change:
 
         delta_j = sum_c h_c[j] (w_c[j] - w[j]) / D_j,
 
-    with D_j = sum_c h_c[j] (``selective``) or sum_c a_c (``fill_in``). a_c is the weight of all the
-    updates that cell c took since the last join, h_c[j] of those that held weight j. All clients of
-    a cell have one cut m_c, so h_c = a_c m_c, but for rows of the classifier, which clients without
-    the label do not hold: these, and these alone, are counted row by row.
+    with D_j = sum_c h_c[j] (``selective``) or sum_c a_c (``fill_in``). a_c is the total weight of
+    the updates that cell c took since the last join, h_c[j] of those that held weight j. All
+    clients of a cell have one cut m_c, so h_c = a_c m_c, except for rows of the classifier, which
+    clients without the label do not hold: only these are counted row by row.
     """
 
     def __init__(self, setup: Setup, state: State) -> None:
@@ -352,18 +353,18 @@ class Cells:
         self.accumulators = [setup.begin_sums(base) for base in trained_bases]
 
     def number(self, client: int) -> int:
-        """The cell of a client."""
+        """Return the cell of a client."""
         return self._of.cell(client)
 
     @property
     def can_overwrite(self) -> bool:
-        """Whether the merged tensors may take the place of those before."""
+        """Whether the merged tensors may overwrite the previous ones."""
         return self._count == 1 and self.accumulators[0].can_overwrite
 
     def merge(
         self, cut_of_cell: CutOfCell, *, overwrite: bool = False, writes: bool = True
     ) -> tuple[State, Mapping[str, Tensor], bool]:
-        """The state with the merged tensors, what was held of them, and whether it is global."""
+        """Return the state with the merged tensors, their coverage, and whether it is global."""
         if self._count == 1:
             (sums,) = self.accumulators
             tensors = sums.merge(in_place=overwrite, writes=writes)
@@ -376,11 +377,11 @@ class Cells:
         return self._state.remember(_OWNER, memory), nothing, False
 
     def _with(self, tensors: Mapping[str, Tensor]) -> State:
-        """The state with these tensors; what is not trained stays."""
+        """Return the state with these tensors; untrained tensors stay."""
         return replace(self._state, tensors={**self._state.tensors, **tensors})
 
     def _after_round(self) -> dict[str, Tensor]:
-        """Every cell's new average, and the weight of all its updates so far."""
+        """Return the memory with every cell's new average, and the total weight of its updates."""
         new = torch.tensor([sums.weight for sums in self.accumulators], dtype=torch.float64)
         memory = self._memory | {"weights": self._memory["weights"] + new}
         for cell, sums in enumerate(self.accumulators):
@@ -394,7 +395,7 @@ class Cells:
     def _join(
         self, memory: Mapping[str, Tensor], cut_of_cell: CutOfCell
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """The cells' models merged, and what any of them held."""
+        """Return the merged models of the cells, and their coverage."""
         weights = memory["weights"].tolist()
         cuts = {cell: cut_of_cell(cell) for cell, total in enumerate(weights) if total}
         tensors, coverage = {}, {}

@@ -1,10 +1,10 @@
-"""Scores of a module on examples, the mean loss and the metrics of the task; modules to be scored.
+"""Scores of a module on examples: the mean loss and the metrics of the task.
 
-In a group of processes each computes some of the batches, and all know the result. Building the
-module of a cut takes as long as a small model's pass over its test part, so modules are lent, and
-kept for the next evaluation where it has the same shapes. Modules of torch and of our own keep
-nothing of a pass but what is set anew, so these may serve again; others are built for every
-evaluation, as are those of larger models: their weights would be kept, too.
+In a group of processes, each computes some of the batches, and all get the result. Building the
+module of a cut takes as long as a small model's pass over its test part, so modules are cached for
+the next evaluation of the same shapes. This holds for small models of torch's and our own layers,
+which keep nothing of a pass except what is set anew. Modules of other layers, which may, and of
+larger models, whose weights would be kept, too, are built for every evaluation.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from submodel.model.norm import Spread, in_order, quicken_pools, stop_training
 from submodel.tasks.loss import batch_weights, check_unknown, value_of
 
 BATCH = 200
-"""How many examples are scored at once."""
-_FEW_CHANNELS = 8  # below, images in channels-last order are the slower ones on a CPU
+"""Number of examples that are scored at once."""
+_FEW_CHANNELS = 8  # with fewer, images in channels-last order are slower on a CPU
 
 
 @dataclass(frozen=True)
@@ -41,23 +41,23 @@ class Score:
 
     @property
     def accuracy(self) -> float | None:
-        """The share of right answers; None where it is not told."""
+        """The accuracy; None if it is not a metric of the task."""
         return self.metrics.get("accuracy")
 
     def entries(self) -> dict[str, float]:
-        """All numbers by name."""
+        """Return loss and metrics by name."""
         return {"loss": self.loss, **self.metrics}
 
 
 def layout_of(module: nn.Module) -> torch.memory_format:
-    """The order in memory that the module's kernels want; if it is channels-last, it stays so."""
+    """Return the best memory order for a module's kernels; channels-last stays so."""
     convs = [layer for layer in module.modules() if isinstance(layer, nn.Conv2d)]
     wide = convs and min(layer.out_channels for layer in convs) >= _FEW_CHANNELS
     return torch.channels_last if wide else present_layout(module)
 
 
 def lay_out_images(module: nn.Module, layout: torch.memory_format) -> None:
-    """Let convolutions hold their weights in this order; other code may view its own as they are.
+    """Store the weights of convolutions in this order; other layers may view theirs, so keep them.
 
     >>> lay_out_images(net := nn.Conv2d(2, 2, 2), torch.channels_last)
     >>> _is_channels_last(net.weight)
@@ -70,7 +70,7 @@ def lay_out_images(module: nn.Module, layout: torch.memory_format) -> None:
 
 
 def present_layout(module: nn.Module) -> torch.memory_format:
-    """The order in memory that images have in the module as it is."""
+    """Return the memory order of images in a module as it is."""
     images = [p for p in module.parameters() if p.dim() == 4]
     last = any(not p.is_contiguous() and _is_channels_last(p) for p in images)
     return torch.channels_last if last else torch.contiguous_format
@@ -81,7 +81,7 @@ def _is_channels_last(tensor: Tensor) -> bool:
 
 
 class InputBatches:
-    """So many batches of inputs, each moved to the module's device when it is asked for."""
+    """Batches of inputs; each moves to the module's device when it is read."""
 
     def __init__(self, count: int, part: Callable[[int], Inputs], module: nn.Module) -> None:
         self._count, self._part = count, part
@@ -100,7 +100,7 @@ class InputBatches:
 
 
 def split_inputs(x: Inputs, module: nn.Module, batch: int = BATCH) -> InputBatches:
-    """Inputs in batches, in their order."""
+    """Split inputs into batches, in their order."""
     parts = split_rows(x, batch)
     return InputBatches(len(parts), parts.__getitem__, module)
 
@@ -113,7 +113,7 @@ def score(
     spread: Spread = in_order,
     batch: int = BATCH,
 ) -> Score:
-    """Evaluate a module as it is; ``batch`` matters only to norms that go by the batch."""
+    """Evaluate a module as it is; ``batch`` matters only to norms with statistics of the batch."""
     stop_training(module)
     inputs, targets = split_inputs(examples.x, module, batch), torch.split(examples.y, batch)
     rows = _rows(setup, module, inputs, targets, spread)
@@ -128,7 +128,7 @@ def score(
 
 
 def score_of_sums(setup: Setup, sums: Tensor) -> Score:
-    """What sums over batches come to: of losses, of what they count, and of every metric."""
+    """Compute a score from sums over batches: of losses, of their counts, and of every metric."""
     loss = float(sums[0]) / float(sums[1])
     sums_by_metric = torch.split(sums[2:], [m.width for m in setup.metrics.values()])
     values = {
@@ -146,7 +146,7 @@ def batch_rows(
     places: Sequence[Tensor],
     spread: Spread = in_order,
 ) -> Tensor:
-    """For each batch the mean loss, what that is the mean of, and the sums of every metric."""
+    """Return for each batch the mean loss, its count, and the sums of every metric."""
     stop_training(module)
     inputs = InputBatches(len(places), lambda n: take_rows(examples.x, places[n]), module)
     return _rows(setup, module, inputs, [examples.y[rows] for rows in places], spread)
@@ -170,42 +170,42 @@ def _rows(
     return torch.stack(spread(len(inputs), of_batch))
 
 
-_MOST_MODULES, _MOST_VALUES = 16, 1 << 20  # of a model; and of the weights that each may keep
+_MOST_MODULES, _MOST_VALUES = 16, 1 << 20  # per model; and weights of a cached module
 _Key = tuple[tuple[tuple[str, int], ...], str]
-_SHELVES: WeakKeyDictionary[nn.Module, dict[_Key, nn.Module]] = WeakKeyDictionary()
+_CACHED_MODULES: WeakKeyDictionary[nn.Module, dict[_Key, nn.Module]] = WeakKeyDictionary()
 
 
 def load_cut(
     module: nn.Module, tensors: Mapping[str, Tensor], cut: Cut, device: torch.device | str
 ) -> nn.Module:
-    """The module of a cut with weights of its own."""
+    """Build the module of a cut, with weights of its own."""
     small = to_device(build_module(module, cut), device)
     load(small, _parts(tensors, cut, device))
     return small
 
 
 @contextmanager
-def lent_module(
+def cached_module(
     module: nn.Module, tensors: Mapping[str, Tensor], cut: Cut, device: torch.device | str
 ) -> Iterator[nn.Module]:
-    """The module of a cut for evaluation, laid out as its kernels want; only to be used in here.
+    """Yield the module of a cut for evaluation, in the best memory order, from a cache if possible.
 
-    Nobody may change the full weights meanwhile.
+    It is valid in this context only. The full weights must not change meanwhile.
 
     >>> net = nn.Sequential(nn.Linear(2, 1, bias=False))
-    >>> with lent_module(net, {"0.weight": torch.ones(1, 2)}, WHOLE, "cpu") as first:
+    >>> with cached_module(net, {"0.weight": torch.ones(1, 2)}, WHOLE, "cpu") as first:
     ...     first(torch.ones(1, 2)).tolist()
     [[2.0]]
-    >>> with lent_module(net, {"0.weight": torch.zeros(1, 2)}, WHOLE, "cpu") as second:
+    >>> with cached_module(net, {"0.weight": torch.zeros(1, 2)}, WHOLE, "cpu") as second:
     ...     second(torch.ones(1, 2)).tolist(), second is first
     ([[0.0]], True)
     """
-    shelf = _SHELVES.setdefault(module, {}) if _can_serve_again(module) else {}
+    cached = _CACHED_MODULES.setdefault(module, {}) if _can_serve_again(module) else {}
     key = (cut.shape_key, str(device))
-    small = shelf.pop(key, None)  # nobody else is lent it meanwhile
+    small = cached.pop(key, None)  # so that a nested call builds another module
     if small is None:
         if cut is WHOLE:
-            small = sharing(module, tensors).to(device)  # it computes with the tensors themselves
+            small = sharing(module, tensors).to(device)  # it uses the tensors themselves
         else:
             small = load_cut(module, tensors, cut, device)
         small.eval()
@@ -215,9 +215,9 @@ def lent_module(
         load(small, _parts(tensors, cut, device))
         load_local(small, module, cut)
     yield small
-    while len(shelf) >= _MOST_MODULES:
-        del shelf[next(iter(shelf))]
-    shelf[key] = small
+    while len(cached) >= _MOST_MODULES:
+        del cached[next(iter(cached))]
+    cached[key] = small
 
 
 def _parts(
@@ -229,7 +229,7 @@ def _parts(
 
 
 def _can_serve_again(module: nn.Module) -> bool:
-    """Whether a pass leaves nothing in the module that another pass could see."""
+    """Tell whether a pass leaves no trace in the module."""
     is_small = sum(parameter.numel() for parameter in module.parameters()) <= _MOST_VALUES
     return is_small and all(map(_is_plain_layer, module.modules()))
 

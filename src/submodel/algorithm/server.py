@@ -1,6 +1,6 @@
-"""What the server does with the merged change: takes it as it is, or as a gradient (FedOpt).
+"""Server steps: use the merged change as it is, or as a gradient (FedOpt).
 
-With Delta = merged - w, for every parameter that somebody held in the round:
+With Delta = merged - w, for every parameter that some client held in the round:
 
     plain      w <- w + lr Delta
     momentum   m <- momentum m + Delta;  w <- w + lr m
@@ -8,8 +8,8 @@ With Delta = merged - w, for every parameter that somebody held in the round:
                w <- w + lr m / (sqrt(v) + tau)
     yogi       as adam, but v <- v - (1 - beta2) Delta^2 sign(v - Delta^2)
 
-from m = 0 and v = tau^2, without bias correction, as published. A parameter that nobody held has
-no Delta: it keeps its bits, and its moments wait.
+from m = 0 and v = tau^2, without bias correction, as published. A parameter that no client held
+has no Delta: its bits and its moments stay.
 
 momentum is FedAvgM (Hsu, Qi, Brown 2019, "Measuring the effects of non-identical data distribution
 for federated visual classification"); adam and yogi are FedAdam and FedYogi (Reddi, Charles,
@@ -36,28 +36,28 @@ StepResult = tuple[dict[str, Tensor], dict[str, Tensor]]
 
 
 class ServerStep(Protocol):
-    """A rule that makes of the merged change the next global model; it may remember.
+    """A rule that turns the merged change into the next global model; it may have a memory.
 
-    It sees parameters only: buffers are no place for a gradient step and take their merged values.
-    With ``forgets_old`` = True it looks at nothing but ``target``, so that the model before a round
-    need not stay where models are large.
+    It applies to parameters only: buffers take their merged values, as a gradient step makes no
+    sense for them. A rule that uses nothing but ``target`` sets ``forgets_old = True``, so that a
+    large model before the round need not be kept.
     """
 
     def begin(self, parameters: Tensors) -> dict[str, Tensor]:
-        """The memory at the start; its names and shapes stay the same over the run."""
+        """Return the initial memory; its names and shapes stay the same over the run."""
         ...
 
     def step(self, old: Tensors, target: Tensors, coverage: Tensors, memory: Tensors) -> StepResult:
-        """The step from ``old``, given the merged model as ``target``.
+        """Take the step from ``old``, given the merged model as ``target``.
 
-        What nobody held (``coverage`` false) stays.
+        A weight that no client held (``coverage`` is false) stays.
         """
         ...
 
 
 @dataclass(frozen=True)
 class Plain:
-    """A share ``lr`` of the way to the merged model; all of it is FedAvg.
+    """A step of the fraction ``lr`` towards the merged model; ``lr = 1`` is FedAvg.
 
     >>> w, target = {"w": torch.tensor([1.0, 1.0])}, {"w": torch.tensor([2.0, 1.0])}
     >>> Plain(lr=0.5).step(w, target, {"w": torch.tensor([True, False])}, {})
@@ -69,7 +69,7 @@ class Plain:
     class Options(Section):
         """The keys of ``plain``."""
 
-        lr: Positive = Field(1.0, description="how far to go")
+        lr: Positive = Field(1.0, description="factor of the merged change")
 
     @property
     def forgets_old(self) -> bool:
@@ -77,7 +77,7 @@ class Plain:
         return self.lr == 1
 
     def begin(self, parameters: Tensors) -> dict[str, Tensor]:  # noqa: ARG002
-        """Nothing to remember."""
+        """Return an empty memory."""
         return {}
 
     def step(
@@ -87,7 +87,7 @@ class Plain:
         coverage: Tensors,
         memory: Tensors,  # noqa: ARG002
     ) -> StepResult:
-        """The merged tensors, or a point before or behind them."""
+        """Return the merged tensors, or points before or beyond them."""
         if self.lr == 1:
             return dict(target), {}
         return {
@@ -98,7 +98,7 @@ class Plain:
 
 @dataclass(frozen=True)
 class Momentum:
-    """FedAvgM: changes add up to a speed, and older ones fade.
+    """FedAvgM: a speed accumulates changes, with decaying weights.
 
     >>> w, target = {"w": torch.tensor([1.0])}, {"w": torch.tensor([2.0])}
     >>> Momentum().step(w, target, {"w": torch.tensor([True])}, {"speed/w": torch.tensor([1.0])})
@@ -111,17 +111,17 @@ class Momentum:
     class Options(Section):
         """The keys of ``momentum``."""
 
-        lr: Positive = Field(1.0, description="how far to go")
-        momentum: Decay = Field(0.9, description="of the speed")
+        lr: Positive = Field(1.0, description="factor of the speed")
+        momentum: Decay = Field(0.9, description="decay of the speed")
 
     def begin(self, parameters: Tensors) -> dict[str, Tensor]:
-        """No speed."""
+        """Return a speed of zero."""
         return {
             f"speed/{n}": torch.zeros_like(t, dtype=_memory_dtype(t)) for n, t in parameters.items()
         }
 
     def step(self, old: Tensors, target: Tensors, coverage: Tensors, memory: Tensors) -> StepResult:
-        """One step with the new speed."""
+        """Take one step with the new speed."""
         tensors, memory_after = {}, {}
         for n, w in old.items():
             before = memory[f"speed/{n}"]
@@ -133,7 +133,7 @@ class Momentum:
 
 @dataclass(frozen=True)
 class _Adaptive(ABC):
-    """Steps that adapt to each coordinate: the first moment over the root of the second."""
+    """Steps with a rate per coordinate: the first moment over the root of the second."""
 
     lr: float = 0.003
     beta1: float = 0.9
@@ -143,17 +143,17 @@ class _Adaptive(ABC):
     class Options(Section):
         """The keys of ``adam`` and ``yogi``."""
 
-        lr: Positive = Field(0.003, description="how far to go")
-        beta1: Decay = Field(0.9, description="of the mean")
-        beta2: Decay = Field(0.99, description="of the squares")
-        tau: Positive = Field(0.001, description="added to the root of the squares")
+        lr: Positive = Field(0.003, description="factor of the step")
+        beta1: Decay = Field(0.9, description="decay of the mean of changes")
+        beta2: Decay = Field(0.99, description="decay of the mean of their squares")
+        tau: Positive = Field(0.001, description="added to the root of the latter")
 
     @abstractmethod
     def _second(self, second: Tensor, square: Tensor) -> Tensor:
-        """The second moment, given the one before and Delta^2."""
+        """Return the new second moment, given the previous one and Delta^2."""
 
     def begin(self, parameters: Tensors) -> dict[str, Tensor]:
-        """No first moment, and tau^2 as the second."""
+        """Return a first moment of zero, and a second of tau^2."""
         memory = {}
         for n, t in parameters.items():
             memory[f"first/{n}"] = torch.zeros_like(t, dtype=_memory_dtype(t))
@@ -161,7 +161,7 @@ class _Adaptive(ABC):
         return memory
 
     def step(self, old: Tensors, target: Tensors, coverage: Tensors, memory: Tensors) -> StepResult:
-        """One step with the new moments."""
+        """Take one step with the new moments."""
         tensors, memory_after = {}, {}
         for n, w in old.items():
             change = _change(w, target[n])
@@ -191,7 +191,7 @@ class Adam(_Adaptive):
 
 @dataclass(frozen=True)
 class Yogi(_Adaptive):
-    """FedYogi: the second moment moves towards the square by no more than a share of the square.
+    """FedYogi: the second moment moves towards the square by at most a fraction of the square.
 
     >>> w, target = {"w": torch.tensor([0.0])}, {"w": torch.tensor([4.0])}
     >>> yogi = Yogi(lr=1.0, beta1=0.5, beta2=0.5, tau=1.0)  # m = 2, v = 1 + 8
@@ -204,20 +204,20 @@ class Yogi(_Adaptive):
 
 
 def _memory_dtype(parameter: Tensor) -> torch.dtype:
-    """How moments are kept: as the parameter is, but in half precision squares would vanish."""
+    """Return the type of moments: the parameter's, but at least float32, to hold squares."""
     return torch.promote_types(parameter.dtype, torch.float32)
 
 
 def _change(old: Tensor, target: Tensor) -> Tensor:
-    """Delta, in float64."""
+    """Return Delta in float64."""
     return target.double() - old.double()
 
 
 def _move_covered(old: Tensor, target: Tensor, coverage: Tensor, move: Tensor) -> Tensor:
-    """The parameter after the move where somebody held it, rounded once.
+    """Return the parameter after the move where some client held it, rounded once.
 
-    A move by Delta itself arrives at the merged value, bit for bit: adding Delta to w would not,
-    not even in float64, as Delta has lost the last bits of a value far smaller than w.
+    A move by Delta itself gives the merged value, bit for bit: adding Delta to w would not, not
+    even in float64, as Delta has lost the last bits of a value far smaller than w.
     """
     new = torch.where(move == _change(old, target), target, (old.double() + move).to(old.dtype))
     return torch.where(coverage, new, old)
@@ -227,15 +227,15 @@ class Projection(Protocol):
     """The projection P_W onto a convex set W."""
 
     def __call__(self, parameters: Tensors) -> dict[str, Tensor]:
-        """The nearest point of the set."""
+        """Return the nearest point of the set."""
         ...
 
 
 class NoProjection:
-    """W is the whole space."""
+    """The whole space as W."""
 
     def __call__(self, parameters: Tensors) -> dict[str, Tensor]:
-        """The point itself."""
+        """Return the point itself."""
         return dict(parameters)
 
 
@@ -255,7 +255,7 @@ class Ball:
         self.radius = radius
 
     def __call__(self, parameters: Tensors) -> dict[str, Tensor]:
-        """Scale onto the sphere if outside."""
+        """Scale a point outside onto the sphere."""
         norm = math.sqrt(sum(float(t.double().square().sum()) for t in parameters.values()))
         if norm <= self.radius:
             return dict(parameters)
@@ -264,7 +264,7 @@ class Ball:
 
 
 def shrinkage(norms: Tensor, radius: float) -> Tensor:
-    """What points of these norms are multiplied with to lie in the ball.
+    """Return the factors that bring points of these norms into the ball.
 
     >>> shrinkage(torch.tensor([0.5, 4.0]), 1.0)
     tensor([1.0000, 0.2500])
@@ -273,7 +273,7 @@ def shrinkage(norms: Tensor, radius: float) -> Tensor:
 
 
 class Box:
-    """Every weight within [-bound, bound].
+    """The box of weights within [-bound, bound].
 
     >>> Box(1.0)({"w": torch.tensor([3.0, -0.5])})
     {'w': tensor([ 1.0000, -0.5000])}

@@ -1,4 +1,4 @@
-"""What a round is made of: clients, setup, state, assignments, tasks, updates that come back."""
+"""Types of a round: clients, setup, state, assignments, tasks and updates."""
 
 from __future__ import annotations
 
@@ -34,76 +34,76 @@ from submodel.tasks.training import LocalWork
 
 _RECENT_CLIENTS = 256
 Model = tuple[Tensors, Cut]
-"""A whole model's tensors, and what is held of them."""
+"""The tensors of a whole model, and the held part of them."""
 Present = Mapping[int, float | None]
-"""The clients that are there, each with the capacity that it reported; None: as configured."""
+"""Present clients, each with its reported capacity; None: the configured one."""
 
 
 class Clients(Protocol):
-    """The clients' data, here or on their own devices."""
+    """The clients' data, on this machine or on their own devices."""
 
     @property
     def dataset(self) -> Dataset:
-        """What the server has of it: shapes, classes, the test part."""
+        """The server's view of the data: shapes, classes, the test part."""
         ...
 
     def indices(self, client: int) -> NDArray[np.int64]:
-        """The positions of the client's examples in the training set, where they are here."""
+        """Return the positions of the client's examples in the training set, if they are here."""
         ...
 
     def size(self, client: int) -> int:
-        """How many examples the client has."""
+        """Return the number of the client's examples."""
         ...
 
     def examples(self, client: int) -> Examples:
-        """The examples of one client, where they are here."""
+        """Return the examples of one client, if they are here."""
         ...
 
     def labels(self, client: int) -> NDArray[np.int64]:
-        """The class labels that the client has, ascending."""
+        """Return the client's class labels in ascending order."""
         ...
 
     def present(self, round_: int | None) -> Present | None:
-        """Who is there to take part in a round, or in the output step (None); may wait for them.
+        """Return the clients present for a round, or for the output step (None); may wait for them.
 
-        None where all clients are there.
+        Return None if all clients are present.
         """
         ...
 
     def moments(self, models: Sequence[Model]) -> list[Tensor | None]:
-        """What the static norms of each model see of the clients' data: rows of `norm.moments`.
+        """Return the statistics of each model's static norms on the clients' data: `norm.moments`.
 
-        None where the data is here, or nobody can tell.
+        Return None for a model if the data is here, or if no client can compute them.
         """
         ...
 
 
 @dataclass(frozen=True)
 class PartitionedClients:
-    """Clients whose data is here: the parts of one dataset, asked for one client at a time."""
+    """Clients of this machine: the parts of one dataset, read for one client at a time."""
 
     dataset: Dataset
     partition: Partition
 
     @cached_property
     def _recent(self) -> Callable[[int], NDArray[np.int64]]:
-        """A round asks for the same clients several times."""
+        """Cached positions: a round needs those of a client several times."""
         return lru_cache(maxsize=_RECENT_CLIENTS)(self.partition.indices)
 
     def indices(self, client: int) -> NDArray[np.int64]:
-        """The positions of the client's examples in the training set; not to be changed."""
+        """Return the positions of the client's examples in the training set; not to be changed."""
         return self._recent(client)
 
     def size(self, client: int) -> int:
-        """How many examples the client has."""
+        """Return the number of the client's examples."""
         return self.partition.size(client)
 
     def examples(self, client: int) -> Examples:
-        """The examples of one client."""
+        """Return the examples of one client."""
         return self.dataset.train.take(torch.from_numpy(self.indices(client)))
 
     def labels(self, client: int) -> NDArray[np.int64]:
-        """The class labels that the client has, ascending; not to be changed."""
+        """Return the client's class labels in ascending order; not to be changed."""
         return self._recent_labels(client)
 
     @cached_property
@@ -115,19 +115,19 @@ class PartitionedClients:
         return np.unique(self.dataset.train.y[index].numpy())
 
     def present(self, round_: int | None) -> None:
-        """None: everyone is there, always."""
+        """Return None: all clients are always present."""
 
     def moments(self, models: Sequence[Model]) -> list[Tensor | None]:
-        """None: whoever evaluates takes the statistics of static norms from the examples itself."""
+        """Return None for each model: evaluation computes the statistics from the examples."""
         return [None for _ in models]
 
 
 Scorer = Callable[[nn.Module], Callable[[Inputs], Tensor]]
-"""From a module of the model or of a cut, as it is now, to a function from inputs to outputs."""
+"""A function of the current module, of the model or of a cut, that returns its forward function."""
 
 
 def plain_scorer(module: nn.Module) -> Callable[[Inputs], Tensor]:
-    """The module itself.
+    """Return the forward function of the module.
 
     >>> import torch
     >>> plain_scorer(nn.Flatten())(torch.ones(2, 3, 4)).shape
@@ -138,11 +138,10 @@ def plain_scorer(module: nn.Module) -> Callable[[Inputs], Tensor]:
 
 @dataclass(frozen=True)
 class Setup:
-    """Everything that stays the same over a run."""
+    """The settings of a run."""
 
-    module: (
-        nn.Module
-    )  # gives the shapes and the forward pass; no value is changed, or has to be there
+    # gives shapes and the forward pass; its values are never changed, and may be absent
+    module: nn.Module
     axes: Axes
     scheme: Scheme
     population: Population
@@ -151,7 +150,7 @@ class Setup:
     loss: Loss
     seed: int = 0
     granularity: Granularity = "unit"
-    least: Mapping[str, float] = field(default_factory=dict)  # of an axis, whatever the capacity
+    least: Mapping[str, float] = field(default_factory=dict)  # least share of an axis that is held
     schedule: Schedule = field(default_factory=Constant)
     absent_labels: AbsentLabels = "keep"
     rule: MergeRule = SELECTIVE
@@ -160,48 +159,48 @@ class Setup:
     projection: Projection = field(default_factory=NoProjection)
     statistics: Statistics = field(default_factory=Statistics)  # of static norms, in evaluation
     transport: Transport = "exact"
-    metrics: Mapping[str, BatchMetric] = field(default_factory=dict)  # told beside the loss
+    metrics: Mapping[str, BatchMetric] = field(default_factory=dict)  # reported beside the loss
     headline: str = "loss"  # the metric that a run is judged by
     augment: Augmentations = field(default_factory=Augmentations)  # of training batches
-    keeps_slots: bool = False  # whether clients' optimisers go on where they ended
-    constants: frozenset[str] = frozenset()  # buffers that are not finite: they never come back
-    scorer: Scorer = plain_scorer  # what computes a module's outputs when it is scored
+    keeps_slots: bool = False  # whether clients' optimisers keep their state between rounds
+    constants: frozenset[str] = frozenset()  # buffers that are not finite: never sent back
+    scorer: Scorer = plain_scorer  # computes the outputs of modules in evaluation
 
     @property
     def sizes(self) -> dict[str, int]:
-        """The axes that the scheme is asked about, and how many units each has."""
+        """Number of units of every axis that the scheme draws from."""
         if self.granularity == "unit":
             return dict(self.axes.cut_by_capacity)
         return {COORDINATES: sum(p.numel() for p in self.module.parameters())}
 
     @property
     def cuts_units(self) -> bool:
-        """Whether clients hold units of axes: not single weights, nor what a scheme cuts itself."""
+        """Whether clients hold units of axes rather than single weights or a scheme's own cut."""
         return self.granularity == "unit" and self.scheme.own_cut is None
 
     @cached_property
     def parameter_names(self) -> Sequence[str]:
-        """Of the model: walking through its modules takes as long as a small client's step."""
+        """Names of the parameters, cached: walking the modules costs as much as a small step."""
         return [name for name, _ in self.module.named_parameters()]
 
     @cached_property
     def trained_names(self) -> Sequence[str]:
-        """Of the parameters that training changes."""
+        """Names of the parameters that training changes."""
         return [name for name, p in self.module.named_parameters() if p.requires_grad]
 
     @cached_property
     def travel(self) -> Travel:
-        """Which tensors go out, and which come back."""
+        """The tensors that are sent, and those that come back."""
         return travel_of(self.module, self.axes, self.cuts_units, self.constants)
 
     @cached_property
     def pairs(self) -> list[FactorPair]:
-        """The trained tensors whose products count, in low-rank layers."""
+        """Pairs of trained tensors in low-rank layers whose products are merged."""
         fixed_names = self.travel.untrained_names
         return [p for p in factor_pairs(self.module) if not {p.up, p.down} & fixed_names]
 
     def begin_sums(self, whole: Mapping[str, Tensor]) -> Accumulator:
-        """Where the updates of a round to these tensors are added up."""
+        """Make the accumulator for a round's updates to these tensors."""
         sums = Accumulator(whole, self.rule)
         if isinstance(self.rule, HasSums):
             sums = self.rule.sums(whole, self.pairs)
@@ -209,22 +208,22 @@ class Setup:
         return sums
 
     def weight(self, examples: int) -> float:
-        """What the update of a client with so many examples counts."""
+        """Return the weight of an update from a client with ``examples`` examples."""
         return exact_weight(examples / 1024) if self.weights == "examples" else 1.0
 
 
 @dataclass(frozen=True)
 class State:
-    """The global model after ``round`` rounds, and what else the server carries on."""
+    """The global model after ``round`` rounds, with the memory of server, scheme and clients."""
 
     round: int
     tensors: Mapping[str, Tensor]
     memory: Mapping[str, Tensor] = field(default_factory=dict)  # by "scheme/...", "server/..."
     client_slots: Mapping[str, Tensor] = field(default_factory=dict)
-    """What clients' optimisers keep, by "client/slot/parameter" (see `client_slots`)."""
+    """States of the clients' optimisers, by "client/slot/parameter" (see `ClientSlots`)."""
 
     def recall(self, owner: str) -> dict[str, Tensor]:
-        """What ``owner`` remembers, by its own names.
+        """Return the memory of ``owner``, by its own names.
 
         >>> import torch
         >>> State(0, {}, {"server/speed/w": torch.zeros(1)}).recall("server")
@@ -234,7 +233,7 @@ class State:
         return {n.removeprefix(start): t for n, t in self.memory.items() if n.startswith(start)}
 
     def remember(self, owner: str, memory: Mapping[str, Tensor]) -> State:
-        """The state in which ``owner`` remembers this instead."""
+        """Return the state with the memory of ``owner`` replaced."""
         others = {n: t for n, t in self.memory.items() if not n.startswith(f"{owner}/")}
         own_entries = {f"{owner}/{name}": tensor for name, tensor in memory.items()}
         return replace(self, memory=others | own_entries)
@@ -242,32 +241,32 @@ class State:
 
 @dataclass(frozen=True)
 class Assignment:
-    """Who trains in a round, and how much of the model."""
+    """A client that trains in a round, with its capacity."""
 
     round: int
     client: int
     capacity: float
-    place: int = 0  # among the clients of the round
+    place: int = 0  # position among the clients of the round
 
 
 @dataclass(frozen=True)
 class Task:
-    """What goes to a client: plain data, the same for every engine."""
+    """The message to a client: plain data, the same for every engine."""
 
     assignment: Assignment
     cut: Cut
     tensors: dict[str, Tensor]
     work: LocalWork
-    classes: NDArray[np.int64] | None  # the labels that the loss is restricted to
-    scales: Mapping[str, Tensor] = field(default_factory=dict)  # the client computes with s (.) w
+    classes: NDArray[np.int64] | None  # labels to which the loss is restricted
+    scales: Mapping[str, Tensor] = field(default_factory=dict)  # factors s: the model is s (.) w
     step_rule: StepRule | None = None  # None: plain steps
-    local: Mapping[str, Tensor] | None = None  # buffers never exchanged; None: the engine has them
-    slots: Mapping[str, Tensor] | None = None  # that the optimiser kept; None: it begins afresh
+    local: Mapping[str, Tensor] | None = None  # buffers never exchanged; None: the engine's own
+    slots: Mapping[str, Tensor] | None = None  # state of the optimiser; None: a fresh one
 
 
 @dataclass(frozen=True)
 class Update:
-    """What comes back."""
+    """The answer of a client."""
 
     assignment: Assignment
     cut: Cut
@@ -276,14 +275,12 @@ class Update:
     examples_used: int
     loss: float
     passes: Passes = ()  # empty: all of the whole cut
-    examples_counted: float | None = (
-        None  # examples that the loss is the mean of; None: all processed
-    )
-    slots: Mapping[str, Tensor] | None = None  # that the optimiser is to go on with
+    examples_counted: float | None = None  # examples that the loss averages; None: all processed
+    slots: Mapping[str, Tensor] | None = None  # final state of the optimiser
 
     @property
     def unusable(self) -> str | None:
-        """Why its loss forbids to merge it; None if it does not."""
+        """The reason why the loss forbids a merge, if any."""
         if not (self.examples_used if self.examples_counted is None else self.examples_counted):
             return NOTHING_COUNTS
         return None if math.isfinite(self.loss) else "its loss is not finite"
@@ -291,7 +288,7 @@ class Update:
 
 @dataclass(frozen=True)
 class Failure:
-    """Nothing came back, or nothing that can be read."""
+    """The answer of a client without a readable update."""
 
     assignment: Assignment
     reason: str

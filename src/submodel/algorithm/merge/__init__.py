@@ -1,4 +1,4 @@
-"""Putting the pieces together: guards, the exact accumulator, the merge rules."""
+"""The merge: guards, exact sums and merge rules."""
 
 from submodel.algorithm.merge.accumulator import Accumulator, coverage
 from submodel.algorithm.merge.exact import (

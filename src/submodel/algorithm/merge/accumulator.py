@@ -1,16 +1,16 @@
-"""One streaming accumulator whose sums have no order.
+"""An accumulator of updates whose sums do not depend on their order.
 
     delta_j = sum_i a_i m_i[j] (w_i[j] - w[j]) / D_j,
     D_j = sum_i a_i (``fill_in``, the paper) or sum_i a_i m_i[j] (``selective``, HeteroFL).
 
-Floating-point sums depend on the order of their terms; ours do not (see `exact`). So updates may
+Floating-point sums depend on the order of their terms; these do not (see `exact`). So updates may
 arrive in any order, from any number of workers, and the result has the same bits.
 
-Updates wait in the shapes of their own cuts (see `waiting`); they meet when they are merged, some
-rows of one tensor at a time. So beside the model before and after the round there is what clients
-hold of it, up to the size of the model once. What all clients hold alike (in most rounds all of it)
-is taken out of the tensor first and merged as if it were all there is. Of a small model calls take
-the time, not arithmetic: its small tensors are merged as one vector.
+Updates wait in the shapes of their own cuts (see `waiting`) and are combined in the merge, some
+rows of one tensor at a time. So memory holds the model before and after the round, and updates of
+up to the size of the model. The part that all clients hold (in most rounds all that any holds) is
+extracted from a tensor first and merged as a whole tensor. The time of a small model goes into
+calls, not arithmetic, so its small tensors are merged as one vector.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from torch import Tensor
 from submodel.algorithm.merge.exact import LARGEST_WEIGHT_SUM, LargeStatistics, misfit, unsound
 from submodel.algorithm.merge.rules import MergeRule, average
 from submodel.algorithm.merge.waiting import (
+    CutSums,
+    CutUpdates,
     Exchange,
-    Holding,
     Places,
-    Share,
     SharedBytes,
     WholeSums,
     as_rows,
@@ -52,21 +52,21 @@ from submodel.model.cut import (
     small_layout,
 )
 
-_LEAST_WEIGHT = 2.0**-60  # no client has less
-_LEAST_WAITING = 1 << 24  # bytes that updates may take before they are added up, in any model
-_AT_ONCE = 1 << 20  # values that are exchanged together
-_MOST_HELD = 0.8  # of a dimension: where more is held, what is left out does not pay
-_FEW = 6  # cuts, of which all sets are counted
+_LEAST_WEIGHT = 2.0**-60  # below the weight of any client
+_LEAST_WAITING = 1 << 24  # bytes of updates that may wait in any model, before they are summed
+_AT_ONCE = 1 << 20  # number of values per exchange
+_MOST_HELD = 0.8  # of a dimension; if more is held, extracting the held part does not pay
+_FEW = 6  # cuts whose overlaps are counted exactly
 FLAT = ""
-"""The name of the vector of all small tensors."""
+"""Name of the vector of all small tensors."""
 
 
 SumJob = tuple[Tensor, Callable[[Tensor], None]]
-"""Sums of this process in float64, and what takes the sums of all, in the same shape."""
+"""Sums of this process in float64, and a function of the sums over all processes."""
 
 
 def run_jobs(jobs: Iterable[SumJob], exchange: Exchange | None) -> None:
-    """Finish every job, in their order."""
+    """Finish every job, in order."""
     waiting: list[SumJob] = []
     values = 0
     for sums, finish in jobs:
@@ -83,7 +83,7 @@ def run_jobs(jobs: Iterable[SumJob], exchange: Exchange | None) -> None:
 
 
 def _finish_together(jobs: list[SumJob], exchange: Exchange) -> None:
-    """One exchange for all of them."""
+    """Exchange the sums of several jobs at once."""
     together = torch.cat([sums.reshape(-1) for sums, _ in jobs])
     exchange.add(together)
     parts = torch.split(together, [sums.numel() for sums, _ in jobs])
@@ -92,159 +92,159 @@ def _finish_together(jobs: list[SumJob], exchange: Exchange) -> None:
 
 
 def shares_memory(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors lie in one storage."""
+    """Tell whether two tensors one their storage."""
     return one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
 
 
-def flat_holdings(layout: FlatLayout, holdings: Sequence[Holding]) -> list[Holding] | None:
-    """What clients hold of the vector of small tensors; None where positions cannot tell it."""
+def flat_updates(layout: FlatLayout, groups: Sequence[CutUpdates]) -> list[CutUpdates] | None:
+    """Return the updates of the vector of small tensors; None if a cut has no positions in it."""
     vectors = []
-    for holding in holdings:
-        if not layout.size or (index := holding.cut.flat_index(layout)) is None:
+    for group in groups:
+        if not layout.size or (index := group.cut.flat_index(layout)) is None:
             return None
         cut = PlannedCut({FLAT: ((0, index.numpy()),)})
-        updates = [({FLAT: layout.join(tensors)}, weight) for tensors, weight in holding.updates]
-        sums = [holding.sums[name] for name in layout.shapes] if holding.sums else []
+        updates = [({FLAT: layout.join(tensors)}, weight) for tensors, weight in group.updates]
+        sums = [group.sums[name] for name in layout.shapes] if group.sums else []
         flat_sums = {FLAT: torch.cat(sums, 1)} if sums else {}
-        vectors.append(Holding(cut, updates, flat_sums, holding.weight))
+        vectors.append(CutUpdates(cut, updates, flat_sums, group.weight))
     return vectors or None
 
 
 class Accumulator:
-    """The sums of one round, coordinate by coordinate; the order of additions leaves no trace.
+    """The sums of one round, coordinate by coordinate, independent of the order of additions.
 
     Args:
         whole: the global tensors that come back from clients.
-        rule: what sums are divided by.
+        rule: the merge rule, which defines the divisor.
     """
 
     can_overwrite = True
-    """Whether `merge` needs nothing of a tensor once it is merged."""
+    """Whether `merge` needs no tensor once it is merged."""
 
     def __init__(self, whole: Tensors, rule: MergeRule) -> None:
         self._whole = whole
         self._rule = rule
-        self.weight, self.count = 0.0, 0  # of all updates that were added
-        self._by_cut: dict[Hashable, Holding] = {}  # the clients whose updates wait
+        self.weight, self.count = 0.0, 0  # of all added updates
+        self._by_cut: dict[Hashable, CutUpdates] = {}  # waiting updates
         self._bytes, self._most_bytes = 0, max(_LEAST_WAITING, tensor_bytes(whole))
-        self._more: WholeSums | None = None  # of those who wait no longer
+        self._more: WholeSums | None = None  # of updates that wait no longer
         self._exchange: Exchange | None = None
-        self._others: Exchange | None = None  # those whose updates are here, too
-        self._have_one_cut = False  # all processes the same
+        self._others: Exchange | None = None  # of processes whose updates were adopted
+        self._have_one_cut = False  # whether all processes have the same cut alone
         self._small = small_layout(whole)
-        self._covered: dict[str, int] = {}  # counted when a tensor was merged
+        self._covered: dict[str, int] = {}  # covered values, counted when a tensor was merged
         self._shapes = LastCut(lambda cut: {n: cut.shape(n, t.shape) for n, t in whole.items()})
         self._statistics: AbstractSet[str] = frozenset()
         self._large = LargeStatistics(whole, self._statistics)
-        self.notes: dict[str, float] = {}  # what `merge` has to tell, for the round's metrics
+        self.notes: dict[str, float] = {}  # measurements of `merge`, for the round's metrics
 
     def expect_statistics(self, names: AbstractSet[str]) -> None:
-        """Before the first update: these tensors are no weights, and bounded by another scale.
+        """Declare, before the first update, which tensors are statistics rather than weights.
 
-        They are buffers, which have the scale of the data.
+        They are buffers, on the scale of the data, and have another bound.
         """
         self._statistics = names
         self._large = LargeStatistics(self._whole, names)
 
     def refusal(self, cut: Cut, tensors: Tensors, weight: float = 1.0) -> str | None:
-        """Why an update must not be merged, in words; None if it may."""
+        """Return the reason why an update must not be merged; None if it may be."""
         reason = self.weight_refusal(weight) or misfit(self._shapes(cut), tensors)
         return reason or self._unsound(cut, tensors)
 
     def _unsound(self, cut: Cut, tensors: Tensors) -> str | None:
-        """Which tensor of an update holds a value that no sane model has; None if none does."""
+        """Return the reason why an update holds an unreasonable value; None if it does not."""
         everything = self.everything
         return unsound(tensors, self._statistics, lambda name: cut.part(name, everything[name]))
 
     def weight_refusal(self, weight: float) -> str | None:
-        """Why nobody of such a weight can be added any more; None if one can."""
+        """Return the reason why an update of this weight cannot be added; None if it can."""
         if max(self.weight + weight, self.count + 1) > LARGEST_WEIGHT_SUM:
             return f"a round takes clients up to a total weight of {LARGEST_WEIGHT_SUM:g}"
         return None
 
     def add(self, cut: Cut, tensors: Tensors, weight: float = 1.0) -> None:
-        """Add one client's tensors, as they came back; they are kept, and must not change."""
+        """Add one client's tensors, as received; they are kept, and must not change."""
         tensors = self._large.take(cut, tensors, weight)
         self.weight += weight
         self.count += 1
-        self._by_cut.setdefault(cut.same_key, Holding(cut)).add(tensors, weight)
+        self._by_cut.setdefault(cut.same_key, CutUpdates(cut)).add(tensors, weight)
         self._bytes += tensor_bytes(tensors)
         if self._bytes > self._most_bytes:
-            self._make_room()
+            self._reduce_memory()
 
     @property
-    def _holdings(self) -> list[Holding]:
-        """The clients who wait, by what they hold."""
+    def _groups(self) -> list[CutUpdates]:
+        """Waiting updates, by cut."""
         return list(self._by_cut.values())
 
-    def _make_room(self) -> None:
-        """Add up what waits: cut by cut where that is enough, else in the shape of the model."""
+    def _reduce_memory(self) -> None:
+        """Sum the waiting updates: by cut if that suffices, otherwise in the shape of the model."""
         self._fold()
         self._bytes = self.size
         if 2 * self._bytes > self._most_bytes:
             self._more = self._more or WholeSums(self._whole)
-            self._more.add(self._holdings)
+            self._more.add(self._groups)
             self._by_cut.clear()
             self._bytes = 0
 
     def _fold(self) -> None:
-        """Keep sums instead of updates where they take less memory."""
-        for holding in self._holdings:
-            holding.fold(self._whole)
+        """Replace updates by their sums where these take less memory."""
+        for group in self._groups:
+            group.fold(self._whole)
 
     def join(self, exchange: Exchange) -> None:
-        """From here on the sums are those of all processes; each must ask the same of them."""
+        """Make the sums those of all processes from now on; each must make the same calls."""
         counts = torch.tensor([self.weight, self.count], dtype=torch.float64)
         exchange.add(counts)
         self.weight, self.count = float(counts[0]), int(counts[1])
         self._exchange = exchange
         self._large.join(exchange)
-        digests = [cut_digest(holding.cut) for holding in self._holdings]
+        digests = [cut_digest(group.cut) for group in self._groups]
         is_alone = len(digests) == 1 and self._more is None
         everyones = exchange.gather(digests[0] if is_alone else None)
         self._have_one_cut = everyones[0] is not None and len(set(everyones)) == 1
 
-    def offer(self) -> dict[str, Any] | None:
-        """What other processes must know to merge what is here; None where only sums can travel."""
+    def describe(self) -> dict[str, Any] | None:
+        """Describe the waiting updates for other processes; None if only sums can be exchanged."""
         if self._more is not None:
             return None
         self._fold()
-        description = describe_updates(self._whole, self._holdings)
+        description = describe_updates(self._whole, self._groups)
         return description and {"weight": self.weight, "count": self.count, **description}
 
-    def hand_over(self, offer: Mapping[str, Any], memory: SharedBytes, start: int) -> None:
-        """Put what was offered into memory that other processes see, and keep it nowhere else."""
-        fill(self._whole, self._holdings, offer["parcels"], memory, start)
+    def hand_over(self, description: Mapping[str, Any], memory: SharedBytes, start: int) -> None:
+        """Move the described updates into memory that other processes see."""
+        fill(self._whole, self._groups, description["cuts"], memory, start)
         self._by_cut.clear()
 
     def adopt(
-        self, offers: Sequence[tuple[Mapping[str, Any], SharedBytes, int]], exchange: Exchange
+        self, described: Sequence[tuple[Mapping[str, Any], SharedBytes, int]], exchange: Exchange
     ) -> None:
-        """Take everyone's updates for one's own.
+        """Read the updates of all processes.
 
-        Of every process there is what it offered, in which memory, and where it begins.
+        ``described`` has, of every process, the description, the memory and the start in it.
         """
-        self.weight = sum(offer["weight"] for offer, *_ in offers)
-        self.count = sum(offer["count"] for offer, *_ in offers)
-        parcels = [(offer["parcels"], memory, start) for offer, memory, start in offers]
-        self._by_cut = read_updates(self._whole, parcels)
+        self.weight = sum(description["weight"] for description, *_ in described)
+        self.count = sum(description["count"] for description, *_ in described)
+        cuts = [(description["cuts"], memory, start) for description, memory, start in described]
+        self._by_cut = read_updates(self._whole, cuts)
         self._large.join(exchange)
         self._others = exchange
 
     @property
     def size(self) -> int:
-        """How many bytes updates take that wait to be merged."""
-        return sum(holding.size for holding in self._holdings)
+        """Bytes of the waiting updates."""
+        return sum(group.size for group in self._groups)
 
     def holder_weights(self, names: Iterable[str]) -> dict[str, Tensor]:
-        """The weight of the clients who held each weight of these tensors."""
+        """Return the total weight of the clients that held each weight of these tensors."""
         return {name: self._holder_weight(name) for name in names}
 
     def _holder_weight(self, name: str) -> Tensor:
         whole = self._whole[name]
         weight = torch.zeros(whole.shape, dtype=torch.float64, device=whole.device)
-        for holding in self._holdings:
-            holding.cut.add(name, weight, holding.weight)
+        for group in self._groups:
+            group.cut.add(name, weight, group.weight)
         if self._more is not None:
             self._more.add_weights(name, weight)
         if self._exchange is not None:
@@ -253,11 +253,11 @@ class Accumulator:
 
     @property
     def everything(self) -> Tensors:
-        """The global tensors that come back from clients."""
+        """Global tensors that come back from clients."""
         return self._whole
 
     def count_covered(self, names: AbstractSet[str]) -> int:
-        """How many weights of these tensors at least one client held."""
+        """Count the weights of these tensors that at least one client held."""
         count, small = 0, self._small.shapes.keys()
         if FLAT in self._covered and names >= small:
             count, names = self._covered[FLAT], names - small
@@ -267,7 +267,7 @@ class Accumulator:
         return count
 
     def coverage_masks(self) -> Mapping[str, Tensor]:
-        """Which weights at least one client held; computed when a tensor's is looked up."""
+        """Return masks of the weights that at least one client held; computed lazily."""
         return _LazyMasks(list(self._whole), self._coverage_mask)
 
     def _coverage_mask(self, name: str) -> Tensor:
@@ -275,28 +275,28 @@ class Accumulator:
             return self._holder_weight(name) > 0
         whole = self._whole[name]
         mask = torch.zeros(whole.shape, dtype=torch.bool, device=whole.device)
-        for holding in self._holdings:
-            holding.cut.put(name, mask, True)
+        for group in self._groups:
+            group.cut.put(name, mask, True)
         return mask
 
     def merge(self, *, in_place: bool = False, writes: bool = True) -> dict[str, Tensor]:
-        """The new tensors; what nobody held, or nobody moved, keeps its bits.
+        """Return the new tensors; weights that no client held, or changed, keep their bits.
 
         Args:
-            in_place: write them over the old ones, and forget updates on the way; once.
-            writes: whether this process does so; False: another one does, in the same memory.
+            in_place: overwrite the old tensors and drop the updates; only once.
+            writes: whether this process writes; False: another one does, in the same memory.
         """
         tensors: dict[str, Tensor] = {}
-        holdings, exchange = self._holdings, self._exchange
+        groups, exchange = self._groups, self._exchange
         if not writes and exchange is None:
-            tensors = dict(self._whole)  # another process merges what all have
+            tensors = dict(self._whole)  # another process merges for all
         elif self._more is None and exchange is None:
             tensors = self._merge_small(in_place)
         names = [name for name in self._whole if name not in tensors]
         jobs = (
             job
             for name in names
-            for job in self._jobs(name, tensors, self._whole, holdings, in_place, writes)
+            for job in self._jobs(name, tensors, self._whole, groups, in_place, writes)
         )
         run_jobs(jobs, exchange)
         for name, change in self._large.changes().items():
@@ -306,22 +306,22 @@ class Accumulator:
                 new = average(rest, change, holder_weight, self.weight, self._rule)
                 tensors[name].copy_(new)
         if in_place and (exchange := self._others or self._exchange) is not None:
-            exchange.gather(None)  # whoever reads it from here on reads what is merged
+            exchange.gather(None)  # wait until all processes have written
             exchange.release()
         return {name: tensors.get(name, old) for name, old in self._whole.items()}
 
     def _merge_small(self, in_place: bool) -> dict[str, Tensor]:
-        """The small tensors, merged as one; none where each is merged like others."""
-        holdings = self._holdings
-        if (vectors := flat_holdings(self._small, holdings)) is None:
+        """Merge the small tensors as one vector; return none if that is not possible."""
+        groups = self._groups
+        if (vectors := flat_updates(self._small, groups)) is None:
             return {}
         whole = {FLAT: self._small.join(self._whole)}
         run_jobs(self._jobs(FLAT, whole, whole, vectors, in_place=True, writes=True), None)
         tensors = {}
         for name, tensor in self._small.split(whole[FLAT]).items():
             tensors[name] = self._whole[name].copy_(tensor) if in_place else tensor.clone()
-            for holding in holdings if in_place else ():
-                holding.forget(name)
+            for group in groups if in_place else ():
+                group.forget(name)
         return tensors
 
     def _jobs(
@@ -329,27 +329,25 @@ class Accumulator:
         name: str,
         tensors: dict[str, Tensor],
         wholes: Tensors,
-        holdings: Sequence[Holding],
+        groups: Sequence[CutUpdates],
         in_place: bool,
         writes: bool,
     ) -> Iterator[SumJob]:
-        """What merges one of the ``wholes`` into ``tensors``, of what clients hold of them."""
+        """Yield the jobs that merge one of the ``wholes`` into ``tensors``."""
         whole = as_rows(wholes[name])
-        held, places = self._places(name, wholes[name].shape, holdings)
+        held, places = self._places(name, wholes[name].shape, groups)
         hull = PlannedCut({name: tuple(held.items())})
         part = hull.part(name, whole)
         old = part.reshape(len(part), math.prod(part.shape[1:]))
-        is_same = self._have_same(name, places, holdings)
-        shares = [
-            Share(h, name, p, part.shape, self.count) for h, p in zip(holdings, places, strict=True)
+        is_same = self._have_same(name, places, groups)
+        cut_sums = [
+            CutSums(g, name, p, part.shape, self.count) for g, p in zip(groups, places, strict=True)
         ]
         new = old  # a block is read before it is written
         if writes and not in_place and shares_memory(old, whole):
-            with large_blocks_apart():  # or what is made on the way leaves holes between them
+            with large_blocks_apart():  # otherwise temporary tensors leave holes in the heap
                 new = torch.empty(old.shape, dtype=old.dtype, device=old.device)
-        known_count = (
-            old.numel() if is_same else self._count_held(name, places, part.shape, holdings)
-        )
+        known_count = old.numel() if is_same else self._count_held(name, places, part.shape, groups)
         self._covered[name] = known_count or 0
         is_shared = self._exchange is not None or self._more is not None
 
@@ -359,24 +357,24 @@ class Accumulator:
             if not is_same:
                 if known_count is None:
                     self._covered[name] += int(weight.count_nonzero())
-                weight.clamp_(min=_LEAST_WEIGHT)  # where nobody holds a value, it did not change
+                weight.clamp_(min=_LEAST_WEIGHT)  # values that no client holds have no change
             if not writes:
                 return
-            if is_shared or any(share.has_coarse for share in shares):
+            if is_shared or any(one.has_coarse for one in cut_sums):
                 fine += coarse
             block = old[start : start + len(fine)]
             new[start : start + len(fine)] = average(
                 block, fine, weight, self.weight, self._rule, is_held=True
             )
 
-        room: Tensor | None = None
+        buffer: Tensor | None = None
         for start, stop in blocks_of(old.shape):
             block = old[start:stop]
             shape = 2 if is_same else 3, *block.shape
-            if room is None or self._exchange is not None:  # those that wait keep theirs
-                room = torch.empty(math.prod(shape), dtype=torch.float64, device=old.device)
-            sums = room[: math.prod(shape)].zero_().view(shape)
-            is_held = [share.add(sums, block, start) for share in shares]
+            if buffer is None or self._exchange is not None:  # waiting jobs keep their buffers
+                buffer = torch.empty(math.prod(shape), dtype=torch.float64, device=old.device)
+            sums = buffer[: math.prod(shape)].zero_().view(shape)
+            is_held = [one.add(sums, block, start) for one in cut_sums]
             if self._more is not None:
                 sums += self._more.read(name, start, block.shape)
             elif self._exchange is None and not any(is_held):
@@ -399,17 +397,18 @@ class Accumulator:
             tensors[name] = target
 
         yield torch.empty(0, dtype=torch.float64), end
-        for holding in holdings if in_place else ():
-            holding.forget(name)
+        for group in groups if in_place else ():
+            group.forget(name)
 
     def _places(
-        self, name: str, shape: Sequence[int], holdings: Sequence[Holding]
+        self, name: str, shape: Sequence[int], groups: Sequence[CutUpdates]
     ) -> tuple[Places, list[Places]]:
-        """The positions that somebody holds, and where each has its own among these.
+        """Return the positions that any client holds, and those of each cut among them.
 
-        Along a dimension of which somebody holds all, or all together most, there is no choice.
+        Nothing is extracted along a dimension that one cut holds whole, or that all cuts together
+        hold mostly.
         """
-        places = [dict(holding.cut.places(name)) for holding in holdings]
+        places = [dict(group.cut.places(name)) for group in groups]
         held: Places = {}
         if self._more is not None or (self._exchange is not None and not self._have_one_cut):
             return held, places
@@ -434,12 +433,12 @@ class Accumulator:
         name: str,
         places: Sequence[Places],
         shape: Sequence[int],
-        holdings: Sequence[Holding],
+        groups: Sequence[CutUpdates],
     ) -> int | None:
-        """How many values somebody holds, by rows that the same clients hold; None: not told so."""
+        """Count the values that any client holds, by rows of equal holders, if possible."""
         if self._more is not None or self._exchange is not None or not 0 < len(places) <= _FEW:
             return None
-        if any(h.cut.mask(name) is not None for h in holdings):
+        if any(g.cut.mask(name) is not None for g in groups):
             return None
         codes = np.zeros(shape[0], np.int64)
         columns = np.zeros((len(places), *shape[1:]), np.bool_)
@@ -456,19 +455,19 @@ class Accumulator:
             if count
         )
 
-    def _have_same(self, name: str, places: Sequence[Places], holdings: Sequence[Holding]) -> bool:
-        """Whether all hold the same, where that is known: these positions and no mask."""
+    def _have_same(self, name: str, places: Sequence[Places], groups: Sequence[CutUpdates]) -> bool:
+        """Tell whether all clients are known to hold the same: these positions, without masks."""
         if (
             self._more is not None
             or not places
             or (self._exchange is not None and not self._have_one_cut)
         ):
             return False
-        return not any(places) and all(h.cut.mask(name) is None for h in holdings)
+        return not any(places) and all(g.cut.mask(name) is None for g in groups)
 
 
 class _LazyMasks(Mapping[str, Tensor]):
-    """Masks that are made when they are looked up, as few server steps do."""
+    """Masks that are computed when they are read, as few server steps read them."""
 
     def __init__(self, names: Sequence[str], make: Callable[[str], Tensor]) -> None:
         self._names, self._make = names, make
@@ -486,7 +485,7 @@ class _LazyMasks(Mapping[str, Tensor]):
 
 
 def coverage(accumulators: Sequence[Accumulator]) -> float:
-    """The share of the weights that at least one client held, whichever sums it went into."""
+    """Return the fraction of the weights that at least one client held, over all accumulators."""
     (first, *others) = accumulators
     total = sum(tensor.numel() for tensor in first.everything.values())
     if not others:

@@ -1,9 +1,9 @@
-"""Sums without order: terms in two parts that add in float64 without error, and what keeps them so.
+"""Exact sums, independent of order: every term has two parts that float64 adds without error.
 
 Every term a_i m_i (w_i - w) is rounded once to a multiple of 2^-62 and split into a multiple of
-2^-24 (coarse) and a remainder (fine). Sums of either are exact as long as no weight of an update is
-above `LARGEST_VALUE`, which the guard holds. Statistics of raw features may be larger: their terms
-are divided by 2^46 and added up apart.
+2^-24 (coarse) and a remainder (fine). Sums of either are exact as long as no weight of an update
+exceeds `LARGEST_VALUE`, which the guard ensures. Statistics of raw features may be larger: their
+terms are divided by 2^46 and summed separately.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from submodel.algorithm.merge.waiting import Exchange
 
 LARGEST_VALUE = 2.0**14
-"""No weight of a sane model is larger; with the next bound it keeps every sum below 2^53: exact."""
+"""Bound of weights: no sane model exceeds it. With the next bound, sums stay below 2^53: exact."""
 LARGEST_STATISTIC = 2.0**60
-"""No statistic of a sane model is larger: raw features of a billion have a variance of 2^60."""
+"""Bound of statistics: raw features of a billion have a variance of 2^60."""
 LARGEST_WEIGHT_SUM = 2.0**14
-"""The most that the client weights of one round may sum to, and the most clients it may have."""
+"""Bound of the total client weight of a round, and of its number of clients."""
 CHUNK = 1 << 16
-"""Values at a time: as many as stay in the processor's cache."""
+"""Number of values processed at a time, which fit in the processor's cache."""
 _WEIGHT_STEP = 2.0**-20
 # x + 1.5 * 2^(52 - k) - 1.5 * 2^(52 - k) rounds a small float64 x to a multiple of 2^-k
 _TO_COARSE, _TO_FINE = 1.5 * 2.0**28, 1.5 * 2.0**-10
@@ -38,7 +38,7 @@ _SCALE = LARGEST_STATISTIC / LARGEST_VALUE
 
 
 def exact_weight(weight: float) -> float:
-    """A client weight rounded to a multiple of 2^-20, so that sums of weights are exact.
+    """Round a client weight to a multiple of 2^-20, so that sums of weights are exact.
 
     >>> exact_weight(1.0), exact_weight(0.1) * 2**20
     (1.0, 104858.0)
@@ -53,16 +53,16 @@ def exact_terms(
     weights: Sequence[float],
     count: float = LARGEST_WEIGHT_SUM,
 ) -> tuple[Tensor, Tensor | None]:
-    """The sum over clients of weight * mask * (new - old): its fine and its coarse part, if any.
+    """Sum weight * mask * (new - old) over clients; return its fine and coarse part, if any.
 
-    ``new`` is the same stretch of a tensor of every client, flat; ``mask`` is 0 where they did not
-    hold a weight. ``count``: of all clients of the round, or more.
+    ``new`` is the same stretch of a tensor of every client, flat; ``mask`` is 0 for a weight that
+    was not held. ``count`` is at least the number of clients in the round.
 
     >>> old, new = torch.tensor([1.0]), [torch.tensor([3.0]), torch.tensor([1.5])]
     >>> exact_terms(new, old, None, [1.0, 2.0])
     (tensor([0.], dtype=torch.float64), tensor([3.], dtype=torch.float64))
     """
-    together = max(1, CHUNK // max(1, len(old)))  # a stack of many, where each has few values
+    together = max(1, CHUNK // max(1, len(old)))  # stack several clients with few values each
     fine = coarse = None
     for start in range(0, len(new), together):
         group = slice(start, start + together)
@@ -74,7 +74,7 @@ def exact_terms(
 
 
 def add(total: Tensor | None, part: Tensor | None) -> Tensor | None:
-    """The sum of two tensors, in the memory of the first; None is zero."""
+    """Add two tensors, in the memory of the first; None is zero."""
     if total is None or part is None:
         return part if total is None else total
     return total.add_(part)
@@ -83,7 +83,7 @@ def add(total: Tensor | None, part: Tensor | None) -> Tensor | None:
 def changes(
     new: Sequence[Tensor], old: Tensor, mask: Tensor | None, weights: Sequence[float]
 ) -> Tensor:
-    """Each client's weight * mask * (new - old) in float64, as a stack, not rounded yet."""
+    """Return each client's weight * mask * (new - old) in float64, as a stack, unrounded."""
     stack = torch.stack(list(new)) if len(new) > 1 else new[0][None]
     terms = stack.to(old.device, torch.float64, copy=True).sub_(old)
     if mask is not None:
@@ -95,9 +95,9 @@ def changes(
 
 
 def split(terms: Tensor, count: float = LARGEST_WEIGHT_SUM) -> tuple[Tensor, Tensor | None]:
-    """The fine part, in the terms' memory, and the coarse part, unless all terms are small.
+    """Return the fine part, in the terms' memory, and the coarse part unless all terms are small.
 
-    ``count``: of the terms that are summed in all, or more.
+    ``count`` is at least the number of terms in the sum.
 
     >>> fine, coarse = split(torch.tensor([1 + 2.0**-40], dtype=torch.float64))
     >>> fine.item() * 2**40, coarse.item(), split(fine)[1]
@@ -115,7 +115,7 @@ def split(terms: Tensor, count: float = LARGEST_WEIGHT_SUM) -> tuple[Tensor, Ten
 
 
 def misfit(shapes: Mapping[str, Sequence[int]], tensors: Tensors) -> str | None:
-    """Which tensor is missing, unknown, or of another shape, in words; None if all fit.
+    """Describe a missing, unknown or misshapen tensor; None if all fit.
 
     >>> misfit({"w": (2,)}, {"w": torch.ones(3)})
     'w has shape (3,), which does not fit the cut'
@@ -133,10 +133,10 @@ def unsound(
     statistics: AbstractSet[str] = frozenset(),
     before: Callable[[str], Tensor] | None = None,
 ) -> str | None:
-    """Which tensor holds a value that no sane model has, in words; None if none does.
+    """Describe a tensor with an unreasonable value; None if there is none.
 
-    ``statistics`` are no weights, but buffers: they have the scale of the data. A tensor that still
-    has the values ``before`` is not judged.
+    ``statistics`` are buffers on the scale of the data, not weights. A tensor that still has its
+    values ``before`` is accepted.
 
     >>> unsound({"w": torch.tensor([1.0, float("inf")])})
     'w holds a value that is not finite'
@@ -157,9 +157,9 @@ def unsound(
 
 
 class LargeStatistics:
-    """The large values of a round's updates, in sums of their own in the shape of the model.
+    """Large values of a round's updates, in separate sums in the shape of the model.
 
-    The sums of weights take such a value as unchanged; both are put together when they are merged.
+    The sums of weights count such a value as unchanged; the merge combines both.
     """
 
     def __init__(self, whole: Tensors, names: AbstractSet[str]) -> None:
@@ -168,7 +168,7 @@ class LargeStatistics:
         self._sums: dict[str, Tensor] = {}  # fine and coarse
 
     def take(self, cut: Cut, tensors: Tensors, weight: float) -> Tensors:
-        """The tensors of an update without what is added here: there they are as they were."""
+        """Add the large values of an update; return its tensors with the old values there."""
         updated = {name: tensors[name] for name in self._whole}
         if not self._were_large and _are_small(updated):
             return tensors
@@ -189,7 +189,7 @@ class LargeStatistics:
         return {**tensors, **taken}
 
     def join(self, exchange: Exchange) -> None:
-        """From here on the sums are those of all processes."""
+        """Make the sums those of all processes from now on."""
         if not self._whole:
             return
         words = exchange.gather(json.dumps(sorted(self._sums)))
@@ -200,11 +200,11 @@ class LargeStatistics:
             self._sums[name] = sums
 
     def changes(self) -> dict[str, Tensor]:
-        """The sums of the large terms, by name of the tensor."""
+        """Return the sums of the large terms, by name of the tensor."""
         return {name: (fine + coarse) * _SCALE for name, (fine, coarse) in self._sums.items()}
 
 
 def _are_small(tensors: Tensors) -> bool:
-    """Whether no value is large, as no norm is."""
+    """Tell whether all values are small, judged by the norms."""
     norms = torch._foreach_norm(list(tensors.values())) if tensors else []
     return all(norm <= LARGEST_VALUE for norm in norms)

@@ -1,4 +1,4 @@
-"""Merge rules: what the sum of the clients' changes is divided by."""
+"""Merge rules: the divisors of the sums of the clients' changes."""
 
 from __future__ import annotations
 
@@ -19,47 +19,47 @@ if TYPE_CHECKING:
 
 
 class MergeRule(Protocol):
-    """The denominator D of delta_j = sum_i a_i m_i[j] (w_i[j] - w[j]) / D_j."""
+    """The divisor D of delta_j = sum_i a_i m_i[j] (w_i[j] - w[j]) / D_j."""
 
     def divisor(self, holder_weight: Tensor, total_weight: float) -> Tensor | float:
-        """D of every coordinate; what nobody held is not divided: it stays.
+        """Return D of every coordinate; coordinates without a holder are not divided, but stay.
 
         Args:
-            holder_weight: of each coordinate, the weight of the clients who held it
-            total_weight: that of all clients
+            holder_weight: for each coordinate, the total weight of its holders
+            total_weight: the total weight of all clients
         """
         ...
 
 
 @runtime_checkable
 class HasSums(Protocol):
-    """A rule with sums of its own: it merges low-rank layers by their products."""
+    """A rule with its own accumulator: it merges low-rank layers by their products."""
 
     def sums(self, whole: Tensors, pairs: Sequence[FactorPair]) -> Accumulator:
-        """Those of a round.
+        """Return the accumulator of a round.
 
         Args:
             whole: the global tensors that come back from clients
-            pairs: which of them are factors of a product
+            pairs: the pairs among them that are factors of a product
         """
         ...
 
 
 @dataclass(frozen=True)
 class Selective:
-    """D_j = sum_i a_i m_i[j]: the mean over those who held a weight (HeteroFL)."""
+    """D_j = sum_i a_i m_i[j]: the mean over the holders of a weight (HeteroFL)."""
 
     def divisor(self, holder_weight: Tensor, total_weight: float) -> Tensor:  # noqa: ARG002
-        """Those who held it."""
+        """Return the holders' weight."""
         return holder_weight
 
 
 @dataclass(frozen=True)
 class FillIn:
-    """D_j = sum_i a_i: whoever did not hold a weight counts as one who did not move it (paper)."""
+    """D_j = sum_i a_i: a client that did not hold a weight counts as unchanged (paper)."""
 
     def divisor(self, holder_weight: Tensor, total_weight: float) -> float:  # noqa: ARG002
-        """Everybody."""
+        """Return the weight of all clients."""
         return total_weight
 
 
@@ -73,7 +73,7 @@ SELECTIVE, FILL_IN = Selective(), FillIn()
 
 
 def merge_rule(name: str) -> MergeRule:
-    """The rule of a name that needs no options.
+    """Return the rule of a name; it must need no options.
 
     >>> merge_rule("fill_in")
     FillIn()
@@ -90,15 +90,15 @@ def average(
     *,
     is_held: bool = False,
 ) -> Tensor:
-    """The merge rule: w + change / D, where ``change`` sums a_i m_i (w_i - w) over the clients.
+    """Apply the merge rule: w + change / D, where ``change`` sums a_i m_i (w_i - w) over clients.
 
     Args:
         whole: w.
-        change: of every coordinate, in float64.
-        holder_weight: the weight of those who held a coordinate.
-        total_weight: that of all.
-        rule: which D it is.
-        is_held: whether every coordinate has a holder, as far as is known.
+        change: the sums of all coordinates, in float64.
+        holder_weight: for each coordinate, the total weight of its holders.
+        total_weight: the total weight of all clients.
+        rule: the rule that defines D.
+        is_held: whether every coordinate is known to have a holder.
 
     >>> whole, change = torch.zeros(3), torch.tensor([2.0, 2.0, 0.0])
     >>> holders = torch.tensor([2.0, 1.0, 0.0])
@@ -118,9 +118,9 @@ def average(
 
 
 def _keeps_bits_unmoved(whole: Tensor) -> bool:
-    """Whether w + 0 / D is w to the bit: of all numbers in float64 but -0.
+    """Tell whether w + 0 / D equals w bit for bit: true of all numbers in float64 except -0.
 
-    Read as a whole number, -0 is the least of all.
+    Read as an integer, -0 is the least of all.
     """
     kind = _BITS.get(whole.dtype)
     if kind is None or whole.device.type != "cpu" or not whole.numel():

@@ -1,9 +1,9 @@
-"""The updates of a round while they wait, in the shapes of their own cuts, or as sums.
+"""Waiting updates of a round, in the shapes of their own cuts, or as sums.
 
-Up to the size of the model once they wait as they came, those of one cut as their sum where that
-takes less memory; what is more is added up in the shape of the model, and if the model is large, in
-a file. Where processes see one memory, each puts its updates there: then all hold all updates, as
-if each had trained every client itself, and merge them alike. Elsewhere sums travel (`Exchange`).
+Up to the size of the model, updates wait as received, or as the sum over a cut if that takes less
+memory; beyond that, they are summed in the shape of the model, in a file if the model is large.
+Processes with shared memory put their updates there: each then has all updates, as if it had
+trained every client itself, and all merge alike. Otherwise sums are exchanged (`Exchange`).
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from submodel.algorithm.merge.exact import CHUNK, LARGEST_WEIGHT_SUM, add, exact
 from submodel.model.axes.layout import Indices
 from submodel.model.cut import Cut, PlannedCut, Tensors
 
-_BLOCK = 1 << 18  # values of a tensor that are worked on at a time: of fewer, calls take the time
-_MOST_IN_MEMORY = 1 << 28  # bytes of sums in the shape of the model; more go to a file
-_SUM_BYTES = 16  # of a value's two sums in float64
+_BLOCK = 1 << 18  # values of a tensor processed at a time: with fewer, calls dominate the time
+_MOST_IN_MEMORY = 1 << 28  # bytes of sums in the shape of the model; larger ones go to a file
+_SUM_BYTES = 16  # bytes of the two sums of a value in float64
 Places = dict[int, Indices]
-"""The kept positions of a tensor by dimension."""
+"""Kept positions of a tensor, by dimension."""
 
 
 def blocks_of(shape: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """The rows of a tensor, from and to, that are worked on at a time: equal for all processes.
+    """Yield the rows of a tensor, from and to, to process at a time: equal for all processes.
 
     >>> list(blocks_of((3, 1 << 17)))
     [(0, 2), (2, 3)]
@@ -41,7 +41,7 @@ def blocks_of(shape: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 
 def as_rows(tensor: Tensor) -> Tensor:
-    """A tensor with at least one dimension.
+    """Return a tensor with at least one dimension.
 
     >>> as_rows(torch.tensor(2.0))
     tensor([2.])
@@ -50,32 +50,32 @@ def as_rows(tensor: Tensor) -> Tensor:
 
 
 def tensor_bytes(tensors: Tensors) -> int:
-    """How much memory tensors take."""
+    """Return the memory of tensors in bytes."""
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
 
 
 @dataclass
-class Holding:
-    """Clients of one cut: their tensors, or sums of those, of one size however many they are."""
+class CutUpdates:
+    """Updates of clients with the same cut: their tensors, or sums, whose size is fixed."""
 
     cut: Cut
     updates: list[tuple[dict[str, Tensor], float]] = field(default_factory=list)  # with weights
-    sums: dict[str, Tensor] = field(default_factory=dict)  # of who waits no longer: fine and coarse
-    weight: float = 0.0  # of all of them
+    sums: dict[str, Tensor] = field(default_factory=dict)  # of summed updates: fine and coarse
+    weight: float = 0.0  # of all updates
 
     def add(self, tensors: Tensors, weight: float) -> None:
-        """One more client."""
+        """Add one client's tensors."""
         self.updates.append((dict(tensors), weight))
         self.weight += weight
 
     def forget(self, name: str) -> None:
-        """Let go of what clients made of a tensor."""
+        """Drop the clients' values of a tensor."""
         for tensors, _ in self.updates:
             tensors.pop(name, None)
         self.sums.pop(name, None)
 
     def add_sums(self, sums: Tensors, weight: float) -> None:
-        """Clients whose terms are summed already."""
+        """Add terms that are summed already."""
         for name, one in sums.items():
             before = self.sums.get(name)
             self.sums[name] = one if before is None else before + one
@@ -83,14 +83,14 @@ class Holding:
 
     @property
     def size(self) -> int:
-        """How many bytes they take."""
+        """Bytes of updates and sums."""
         return sum(tensor_bytes(tensors) for tensors, _ in self.updates) + tensor_bytes(self.sums)
 
     def fold(self, whole: Tensors) -> None:
-        """Keep the sums, and not the clients' tensors, where that takes less memory."""
+        """Replace the clients' tensors by sums if that takes less memory."""
         if not self.updates:
             return
-        first, _ = self.updates[0]  # all are of one size
+        first, _ = self.updates[0]  # all have the same size
         values = sum(tensor.numel() for tensor in first.values())
         if not self.sums and len(self.updates) * tensor_bytes(first) <= _SUM_BYTES * values:
             return
@@ -118,10 +118,10 @@ class Holding:
         width: int = 1,
         count: float = LARGEST_WEIGHT_SUM,
     ) -> tuple[Tensor, Tensor | None]:
-        """The fine and the coarse sum of some of a tensor's values, flat; the latter may be zero.
+        """Return the fine and the coarse sum of some of a tensor's values, flat, if any.
 
-        ``rows``: which of the values, in stretches of ``width``. ``count``: of all clients of the
-        round, or more.
+        ``rows`` selects the values, in stretches of ``width``. ``count`` is at least the number of
+        clients in the round.
         """
 
         def pick(values: Tensor) -> Tensor:
@@ -143,20 +143,20 @@ class Holding:
         return fine, coarse
 
 
-class Share:
-    """Where the clients of one cut have their values in a tensor, taken as rows and columns."""
+class CutSums:
+    """The positions of a cut's values in a tensor, as rows and columns, and the sums over them."""
 
     def __init__(
         self,
-        holding: Holding,
+        group: CutUpdates,
         name: str,
         places: Places,
         shape: Sequence[int],
         count: float = LARGEST_WEIGHT_SUM,
     ) -> None:
-        self._holding, self._name, self._count = holding, name, count
+        self._group, self._name, self._count = group, name, count
         self._total, self._rows = math.prod(shape[1:]), places.get(0)
-        self._columns: Tensor | None = None  # all
+        self._columns: Tensor | None = None  # None: all
         self.has_coarse = False  # whether any coarse part was added so far
         if places.keys() - {0}:
             columns = np.zeros(1, np.int64)
@@ -164,14 +164,14 @@ class Share:
                 kept = places.get(d, np.arange(shape[d]))
                 columns = (columns[:, None] * shape[d] + kept).reshape(-1)
             self._columns = torch.from_numpy(columns)
-        mask = holding.cut.mask(name)
+        mask = group.cut.mask(name)
         self._mask = None if mask is None else mask.reshape(shape[0], self._total)
 
     def add(self, sums: Tensor, old: Tensor, start: int) -> bool:
-        """Add the terms of some rows to their sums; whether any is held.
+        """Add the terms of some rows to their sums; return whether any row is held.
 
-        ``sums``: fine, coarse and, where it is asked for, the holders' weight; changed in place.
-        ``start``: the first row of ``old``.
+        ``sums`` holds fine, coarse and, if it has a third row, the holders' weight; it is changed
+        in place. ``start`` is the first row of ``old``.
         """
         own: slice | Tensor = slice(start, start + len(old))
         where: Tensor | None = None  # in the block; None: everywhere
@@ -180,7 +180,7 @@ class Share:
             if not len(held):
                 return False
             first, last = int(held[0]), int(held[-1])
-            is_stretch = last - first + 1 == len(held)  # as rows in order are: nothing is copied
+            is_stretch = last - first + 1 == len(held)  # true of rows in order: no copy
             own = slice(first, last + 1) if is_stretch else torch.from_numpy(held)
             where = torch.from_numpy(self._rows[held] - start)
         if self._columns is not None or where is not None:
@@ -191,9 +191,9 @@ class Share:
         values = values if where is None else values.index_select(0, where)
         mask = None if self._mask is None else self._mask[own].reshape(-1)
         width = self._total if self._columns is None else len(self._columns)
-        terms = self._holding.terms(self._name, own, values, mask, width, self._count)
+        terms = self._group.terms(self._name, own, values, mask, width, self._count)
         self.has_coarse |= terms[1] is not None
-        weight = terms[0].new_tensor(self._holding.weight)
+        weight = terms[0].new_tensor(self._group.weight)
         weights = weight.expand(len(values)) if mask is None else mask.to(weight) * weight
         for total, part in zip(sums, (*terms, weights), strict=False):
             if part is not None and where is None:
@@ -204,7 +204,7 @@ class Share:
 
 
 class WholeSums:
-    """Sums in the shape of the model, in memory or, if that is much, in a file without a name."""
+    """Sums in the shape of the model, in memory, or in an unnamed file if they are large."""
 
     def __init__(self, whole: Tensors) -> None:
         self._whole, end = whole, 0
@@ -220,23 +220,25 @@ class WholeSums:
             weakref.finalize(self, self._file.close)
             self._file.truncate(8 * end)
 
-    def add(self, holdings: Sequence[Holding]) -> None:
-        """Add all that clients hold."""
+    def add(self, groups: Sequence[CutUpdates]) -> None:
+        """Add the updates of some cuts."""
         for name, tensor in self._whole.items():
             whole = as_rows(tensor)
-            places = [dict(holding.cut.places(name)) for holding in holdings]
-            shares = [Share(h, name, p, whole.shape) for h, p in zip(holdings, places, strict=True)]
+            places = [dict(group.cut.places(name)) for group in groups]
+            cut_sums = [
+                CutSums(g, name, p, whole.shape) for g, p in zip(groups, places, strict=True)
+            ]
             for start, stop in blocks_of(whole.shape):
                 block = whole[start:stop].reshape(stop - start, math.prod(whole.shape[1:]))
                 sums = self.read(name, start, block.shape)
-                for share in shares:
-                    share.add(sums, block, start)
+                for one in cut_sums:
+                    one.add(sums, block, start)
                 if self._memory is None:
                     self._file.seek(8 * self._first(name, start, block.shape))
                     self._file.write(sums.numpy().data)
 
     def read(self, name: str, start: int, shape: Sequence[int]) -> Tensor:
-        """The sums of some rows, 3 x ``shape``."""
+        """Return the sums of some rows, 3 x ``shape``."""
         first, count = self._first(name, start, shape), 3 * math.prod(shape)
         if self._memory is not None:
             return self._memory[first : first + count].view(3, *shape)
@@ -254,73 +256,73 @@ class WholeSums:
         return self._starts[name] + 3 * start * math.prod(shape[1:])
 
 
-_ALIGNMENT = 64  # bytes: as torch's own tensors
+_ALIGNMENT = 64  # bytes: the alignment of torch's own tensors
 SharedBytes = Any
-"""Bytes that can be written and read, such as an `mmap.mmap`."""
-UpdateParcel = Mapping[str, Any]
-"""What a process has of one cut, as JSON can tell it: the plan, whose positions lie in memory, the
-weights of the clients, and that of those who are summed already."""
+"""A writable buffer, such as an `mmap.mmap`."""
+CutDescription = Mapping[str, Any]
+"""A process's updates of one cut, in JSON: the plan, whose positions are in shared memory, the
+weights of the clients, and the total weight of clients that are summed already."""
 
 
 class Exchange(Protocol):
-    """With the other processes of a group; all take part in the same order."""
+    """Communication with the other processes of a group; all make the same calls in order."""
 
     def add(self, values: Tensor) -> None:
-        """Let the values be the sums of everyone's, in place."""
+        """Replace the values by their sums over all processes, in place."""
         ...
 
     def gather(self, word: str | None) -> list[str | None]:
-        """The words of all."""
+        """Return one string from every process."""
         ...
 
     def release(self) -> None:
-        """Nobody needs the updates of this round any more, wherever they lie."""
+        """Release the memory of this round's updates, which are not needed any more."""
         ...
 
 
-def describe_updates(whole: Tensors, holdings: Sequence[Holding]) -> dict[str, Any] | None:
-    """What a process has, and how many bytes it takes; None where masks say who holds what."""
-    parcels: list[UpdateParcel] = []
+def describe_updates(whole: Tensors, groups: Sequence[CutUpdates]) -> dict[str, Any] | None:
+    """Describe a process's updates and their bytes; None if a cut has masks."""
+    descriptions: list[CutDescription] = []
     end = 0
-    for holding in holdings:
-        if any(holding.cut.mask(name) is not None for name in whole):
+    for group in groups:
+        if any(group.cut.mask(name) is not None for name in whole):
             return None
-        if any(t[n].dtype != whole[n].dtype for t, _ in holding.updates for n in whole):
+        if any(t[n].dtype != whole[n].dtype for t, _ in group.updates for n in whole):
             return None
-        arrays = _positions(holding, whole)
+        arrays = _positions(group, whole)
         numbers = {key: number for number, key in enumerate(arrays)}
-        parcel = {
+        description = {
             "plan": {
                 name: [[d, numbers[id(positions)]] for d, positions in places]
                 for name in whole
-                if (places := holding.cut.places(name))
+                if (places := group.cut.places(name))
             },
             "positions": [len(positions) for positions in arrays.values()],
-            "weights": [weight for _, weight in holding.updates],
-            "summed": holding.weight - sum(w for _, w in holding.updates) if holding.sums else None,
+            "weights": [weight for _, weight in group.updates],
+            "summed": group.weight - sum(w for _, w in group.updates) if group.sums else None,
         }
-        parcels.append(parcel)
-        *_, (end, _, _) = [(end, (), torch.int64), *_lay_out(whole, parcel, end)]
-    return {"parcels": parcels, "size": -(-end // _ALIGNMENT) * _ALIGNMENT}
+        descriptions.append(description)
+        *_, (end, _, _) = [(end, (), torch.int64), *_lay_out(whole, description, end)]
+    return {"cuts": descriptions, "size": -(-end // _ALIGNMENT) * _ALIGNMENT}
 
 
-def _positions(holding: Holding, whole: Tensors) -> dict[int, Indices]:
-    """The lists of positions of a cut, which tensors share, by their identity."""
-    return {id(positions): positions for n in whole for _, positions in holding.cut.places(n)}
+def _positions(group: CutUpdates, whole: Tensors) -> dict[int, Indices]:
+    """Return the lists of positions of a cut, by identity, as tensors one them."""
+    return {id(positions): positions for n in whole for _, positions in group.cut.places(n)}
 
 
 def _lay_out(
-    whole: Tensors, parcel: UpdateParcel, start: int
+    whole: Tensors, description: CutDescription, start: int
 ) -> Iterator[tuple[int, Sequence[int], torch.dtype]]:
-    """The end, the shape and the kind of all that a parcel tells of, in the order of `_values`."""
+    """Yield end, shape and type of every tensor of a description, in the order of `_views`."""
     shapes = {name: list(tensor.shape) for name, tensor in whole.items()}
-    for name, places in parcel["plan"].items():
+    for name, places in description["plan"].items():
         for d, number in places:
-            shapes[name][d] = parcel["positions"][number]
+            shapes[name][d] = description["positions"][number]
     entries: list[tuple[Sequence[int], torch.dtype]]
-    entries = [((count,), torch.int64) for count in parcel["positions"]]
-    entries += [(shapes[n], whole[n].dtype) for _ in parcel["weights"] for n in whole]
-    if parcel["summed"] is not None:
+    entries = [((count,), torch.int64) for count in description["positions"]]
+    entries += [(shapes[n], whole[n].dtype) for _ in description["weights"] for n in whole]
+    if description["summed"] is not None:
         entries += [((2, math.prod(shapes[n])), torch.float64) for n in whole]
     for shape, dtype in entries:
         start = -(-start // _ALIGNMENT) * _ALIGNMENT + math.prod(shape) * dtype.itemsize
@@ -328,11 +330,11 @@ def _lay_out(
 
 
 def _views(
-    whole: Tensors, parcel: UpdateParcel, memory: SharedBytes, start: int
+    whole: Tensors, description: CutDescription, memory: SharedBytes, start: int
 ) -> tuple[list[Tensor], int]:
-    """Everything of a parcel as tensors in memory, and where they end."""
+    """Return all tensors of a description as views of memory, and their end."""
     views = []
-    for end, shape, dtype in _lay_out(whole, parcel, start):
+    for end, shape, dtype in _lay_out(whole, description, start):
         count = math.prod(shape)
         first = end - count * dtype.itemsize
         flat = torch.frombuffer(memory, dtype=dtype, count=count, offset=first) if count else None
@@ -343,39 +345,39 @@ def _views(
 
 def fill(
     whole: Tensors,
-    holdings: Sequence[Holding],
-    parcels: Sequence[UpdateParcel],
+    groups: Sequence[CutUpdates],
+    descriptions: Sequence[CutDescription],
     memory: SharedBytes,
     start: int,
 ) -> None:
-    """Put into memory what was described."""
-    for holding, parcel in zip(holdings, parcels, strict=True):
-        views, start = _views(whole, parcel, memory, start)
-        values = [torch.from_numpy(one) for one in _positions(holding, whole).values()]
-        values += [tensors[name] for tensors, _ in holding.updates for name in whole]
-        values += [holding.sums[name] for name in whole] if holding.sums else []
+    """Copy the described updates into memory."""
+    for group, description in zip(groups, descriptions, strict=True):
+        views, start = _views(whole, description, memory, start)
+        values = [torch.from_numpy(one) for one in _positions(group, whole).values()]
+        values += [tensors[name] for tensors, _ in group.updates for name in whole]
+        values += [group.sums[name] for name in whole] if group.sums else []
         for view, value in zip(views, values, strict=True):
             view.copy_(value.view(view.shape))
 
 
 def read_updates(
-    whole: Tensors, everyones: Sequence[tuple[Sequence[UpdateParcel], SharedBytes, int]]
-) -> dict[Hashable, Holding]:
-    """The clients of all processes, by what they hold."""
-    holdings: dict[Hashable, Holding] = {}
-    for parcels, memory, start in everyones:
-        for parcel in parcels:
-            views, start = _views(whole, parcel, memory, start)
+    whole: Tensors, everyones: Sequence[tuple[Sequence[CutDescription], SharedBytes, int]]
+) -> dict[Hashable, CutUpdates]:
+    """Read the updates of all processes, by cut."""
+    groups: dict[Hashable, CutUpdates] = {}
+    for descriptions, memory, start in everyones:
+        for description in descriptions:
+            views, start = _views(whole, description, memory, start)
             values = iter(views)
-            arrays = [next(values).clone().numpy() for _ in parcel["positions"]]
+            arrays = [next(values).clone().numpy() for _ in description["positions"]]
             plan = {
                 name: tuple((d, arrays[number]) for d, number in places)
-                for name, places in parcel["plan"].items()
+                for name, places in description["plan"].items()
             }
             cut = PlannedCut(plan)
-            holding = holdings.setdefault(cut.same_key, Holding(cut))
-            for weight in parcel["weights"]:
-                holding.add({name: next(values) for name in whole}, weight)
-            if parcel["summed"] is not None:
-                holding.add_sums({name: next(values) for name in whole}, parcel["summed"])
-    return holdings
+            group = groups.setdefault(cut.same_key, CutUpdates(cut))
+            for weight in description["weights"]:
+                group.add({name: next(values) for name in whole}, weight)
+            if description["summed"] is not None:
+                group.add_sums({name: next(values) for name in whole}, description["summed"])
+    return groups

@@ -109,10 +109,10 @@ class ProcessGroup:
         """
         if self._updates is None:
             self._updates = SharedUpdates(self)
-        offers = [one.offer() for one in accumulators] if self._updates.is_open else None
-        answers = self.tell({"statistics": statistics.as_dict(), "offers": offers})
+        descriptions = [one.describe() for one in accumulators] if self._updates.is_open else None
+        answers = self.tell({"statistics": statistics.as_dict(), "descriptions": descriptions})
         statistics.merge([answer["statistics"] for answer in answers])
-        everyones = [answer["offers"] for answer in answers]
+        everyones = [answer["descriptions"] for answer in answers]
         if any(one is None or None in one for one in everyones):
             for accumulator in accumulators:
                 accumulator.join(self)
@@ -376,24 +376,26 @@ class SharedUpdates:
         """Let every process have the updates of all, in the place of those of the last round."""
         mine = self._group.rank
         self._make_room(mine, everyones[mine])
-        starts = [_starts(offers) for offers in everyones]
-        for one, offer, start in zip(accumulators, everyones[mine], starts[mine], strict=True):
-            one.hand_over(offer, self._memories[mine], start)
+        starts = [_starts(descriptions) for descriptions in everyones]
+        for one, description, start in zip(
+            accumulators, everyones[mine], starts[mine], strict=True
+        ):
+            one.hand_over(description, self._memories[mine], start)
         self._group.tell({})
-        for rank, offers in enumerate(everyones):
-            self._make_room(rank, offers)
+        for rank, descriptions in enumerate(everyones):
+            self._make_room(rank, descriptions)
         for number, one in enumerate(accumulators):
             one.adopt(
                 [
-                    (offers[number], self._memories[rank], starts[rank][number])
-                    for rank, offers in enumerate(everyones)
+                    (descriptions[number], self._memories[rank], starts[rank][number])
+                    for rank, descriptions in enumerate(everyones)
                 ],
                 self._group,
             )
 
-    def _make_room(self, rank: int, offers: Sequence[Mapping[str, Any]]) -> None:
+    def _make_room(self, rank: int, descriptions: Sequence[Mapping[str, Any]]) -> None:
         """Map the memory of a process, of which this one's own can grow."""
-        size = sum(offer["size"] for offer in offers)
+        size = sum(description["size"] for description in descriptions)
         if size <= self._sizes[rank]:
             return
         if rank == self._group.rank:
@@ -410,7 +412,7 @@ class SharedUpdates:
             memory.madvise(mmap.MADV_REMOVE)
 
 
-def _starts(offers: Sequence[Mapping[str, Any]]) -> list[int]:
-    """Where each of a process's offers begins."""
-    sizes = [offer["size"] for offer in offers]
+def _starts(descriptions: Sequence[Mapping[str, Any]]) -> list[int]:
+    """Where each of a process's descriptions begins."""
+    sizes = [description["size"] for description in descriptions]
     return [sum(sizes[:number]) for number in range(len(sizes))]
