@@ -72,7 +72,7 @@ def place_examples(examples: Examples, device: torch.device) -> Examples:
 
 
 def fits_beside(size: int, free: int) -> bool:
-    """Whether data may be kept on a device: it leaves half of the free memory to training.
+    """Return whether data may be kept on a device: it leaves half of the free memory to training.
 
     >>> fits_beside(4 << 30, 8 << 30), fits_beside(5 << 30, 8 << 30)
     (True, False)

@@ -30,7 +30,7 @@ _CANNOT = "the model cannot be trained on one example"
 
 
 def gets_one(total: int, work: LocalWork) -> bool:
-    """Whether a client of so many examples takes a step on a single one.
+    """Return whether a client of so many examples takes a step on a single one.
 
     >>> work = LocalWork(lr=0.1, batch_size=10)
     >>> [gets_one(total, work) for total in (1, 2, 20, 21)]

@@ -1,4 +1,4 @@
-"""A model: axes, cuts, small modules of cuts, costs, the zoo."""
+"""Models: axes, cuts, construction of sub-models, costs, and built-in models."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""From a device's budget to the largest capacity that fits it, with the arithmetic shown."""
+"""The largest capacity that fits a device's budget, with the arithmetic shown."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from submodel.model.travel import travel_of
 
 @dataclass(frozen=True)
 class Needs:
-    """What training one sub-model takes of a device."""
+    """The resources that a device needs to train one sub-model."""
 
     parameters: int  # bytes
     gradients: int
@@ -34,7 +34,7 @@ class Needs:
 
     @property
     def memory(self) -> int:
-        """Bytes in all."""
+        """Total bytes."""
         return self.parameters + self.gradients + self.optimizer + self.activations
 
     def arithmetic(self) -> str:
@@ -55,7 +55,7 @@ class Needs:
 
 @dataclass(frozen=True)
 class Fit:
-    """The largest capacity that fits, and what it and the next larger one would need."""
+    """The largest capacity that fits, its needs, and those of the next larger capacity."""
 
     capacity: float | None  # None: not even one unit of every axis fits
     needs: Needs | None
@@ -63,7 +63,7 @@ class Fit:
 
 
 class Budget:
-    """Counts what sub-models of one model need, without touching its weights."""
+    """Computes the needs of sub-models of one model without reading its weights."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class Budget:
         self._costs = CostModel(module, example_inputs, travel_of(module, axes))
         self._axes = axes
         self._batch = batch_size
-        self._copies = copies  # that the optimiser keeps of the parameters
+        self._copies = copies  # of the parameters, kept by the optimiser
         self._least = least
         self._inputs = _of_batch(self._costs.inputs, batch_size)
 
@@ -86,7 +86,7 @@ class Budget:
         return prefix_cut(self._axes, capacity, least=self._least)
 
     def needs(self, capacity: float) -> Needs:
-        """What a capacity needs."""
+        """The needs of a capacity."""
         cut = self.cut(capacity)
         cost = self._costs.of(cut)
         return Needs(
@@ -99,12 +99,12 @@ class Budget:
         )
 
     def largest(self, fits: Callable[[Needs], bool]) -> Fit:
-        """The largest capacity whose needs pass ``fits``: all grow with the capacity.
+        """The largest capacity whose needs pass ``fits``; all needs grow with the capacity.
 
-        Capacities that differ hold another number of units of the largest axis.
+        Capacities are tried in steps of one unit of the largest axis.
         """
         steps = max(self._axes.cut_by_capacity.values(), default=1)
-        low, high = 0, steps + 1  # low fits (or is nothing), high does not (or is beyond all)
+        low, high = 0, steps + 1  # low fits (or is 0), high does not (or exceeds the whole model)
         while high - low > 1:
             middle = (low + high) // 2
             if fits(self.needs(middle / steps)):
@@ -124,7 +124,7 @@ def _of_batch(inputs: Inputs, batch_size: int) -> Inputs:
     def resize(value: Any) -> Any:
         if not isinstance(value, Tensor):
             return value
-        if value.is_meta:  # repeating it would ask PyTorch's compiler
+        if value.is_meta:  # `repeat` would import PyTorch's compiler
             return value.new_empty((batch_size, *value.shape[1:]))
         times = -(-batch_size // len(value))
         return value.repeat(times, *(1 for _ in value.shape[1:]))[:batch_size]
@@ -135,14 +135,14 @@ def _of_batch(inputs: Inputs, batch_size: int) -> Inputs:
 
 
 def activation_bytes(module: nn.Module, inputs: Inputs) -> int:
-    """The bytes that one forward keeps for the backward pass, beside the parameters.
+    """The bytes that a forward pass keeps for the backward pass, without the parameters.
 
     >>> activation_bytes(nn.Linear(4, 8, device="meta"), torch.empty(10, 4, device="meta"))
     160
     """
     parameter_storages = {p.untyped_storage()._cdata for p in module.parameters()}
     bytes_by_storage: dict[int, int] = {}
-    storages = []  # keeps the storages alive, so that no identity is used twice
+    storages = []  # keeps the storages alive, so that no address is reused
 
     def pack(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()

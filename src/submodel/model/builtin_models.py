@@ -1,4 +1,4 @@
-"""Models by name: ours, and where their code is."""
+"""The registry of models."""
 
 from __future__ import annotations
 

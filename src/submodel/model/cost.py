@@ -1,4 +1,4 @@
-"""What a cut costs: parameters, bytes on the wire, floating-point operations."""
+"""The cost of a cut: parameters, traffic, floating-point operations."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from submodel.model.travel import Travel, untrained_names
 
 _LARGEST_PRIME = 1 << 12
 Powers = tuple[tuple[str, int], ...]
-"""Axes, and how often each occurs in a product."""
-_SHAPES = 6  # that are counted one by one; where there are more, a formula pays
+"""The axes in a product, each with its exponent."""
+_SHAPES = 6  # number of shapes counted one by one; for more, a formula is faster
 BACKWARD = 3
-"""Training an example costs about three forward passes: one forward, two for the gradients."""
+"""Training on an example costs about three forward passes: one forward, two for the gradients."""
 
 
 @dataclass(frozen=True)
@@ -38,28 +38,28 @@ class Cost:
     """The cost of one sub-model."""
 
     parameters: int
-    bytes: int  # that the client holds
-    trained_bytes: int  # of these, the ones that it changes and sends back
-    traffic: int  # bytes per round, down and up; a base that is sent once is not in it
+    bytes: int  # held by the client
+    trained_bytes: int  # the part that the client changes and sends back
+    traffic: int  # bytes per round, down and up, without the base, which is sent once
     forward_flops: int  # per example
 
 
 def on_meta(inputs: Any) -> Any:
-    """Example inputs without values: enough to count with."""
+    """Example inputs on the meta device; counting needs no values."""
     return map_leaves(lambda leaf: leaf.to("meta") if isinstance(leaf, Tensor) else leaf, inputs)
 
 
 class CostModel:
-    """Counts what cuts of one model cost, without touching its weights.
+    """Computes the costs of cuts of one model without reading its weights.
 
-    Counting needs shapes alone, so the meta device does. A forward that looks at values (some make
-    their masks so) runs for real instead.
+    Counting needs only shapes, so the model runs on the meta device. A forward pass that reads
+    values (some compute masks this way) runs on the real device instead.
     """
 
     def __init__(
         self, module: nn.Module, example_inputs: Inputs, travel: Travel | None = None
     ) -> None:
-        """``travel``: which tensors go both ways; None: those that are trained, the others down."""
+        """``travel``: the exchanged tensors; None: trained ones go both ways, others only down."""
         self._travel = travel or Travel(untrained_names(module))
         self.examples = next(tensors_in(example_inputs)).shape[0]
         self._flops: dict[tuple[tuple[str, int], ...], int] = {}  # of all examples
@@ -73,7 +73,7 @@ class CostModel:
             self.module, self.inputs = module, example_inputs
 
     def build(self, cut: Cut) -> nn.Module:
-        """The sub-model of ``cut``, to be run on the inputs; its values do not count."""
+        """The sub-model of ``cut`` on the device of the inputs; its values are arbitrary."""
         small = build_module(self.module, cut)
         device = next(tensors_in(self.inputs)).device
         return small if device.type == "meta" else to_device(small, device)
@@ -94,11 +94,11 @@ class CostModel:
         return Cost(parameters, sum(sizes.values()), up, down + up, self.forward_flops(cut))
 
     def flops_per_weight(self) -> dict[str, float]:
-        """What one weight of each parameter costs in a forward pass of one example.
+        """Operations per weight of each parameter in a forward pass of one example.
 
-        The operations that a layer does itself, not by layers inside it, are shared evenly by its
-        parameters of two or more dimensions. What does none that are counted (a norm, a bias, an
-        embedding) is given the least that occurs.
+        The operations of a layer itself, without those of inner layers, are divided evenly among
+        its parameters of two or more dimensions. Parameters without counted operations (norms,
+        biases, embeddings) get the smallest value that occurs.
 
         >>> import torch
         >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
@@ -126,7 +126,7 @@ class CostModel:
         return {name: flops.get(name) or least for name, _ in small.named_parameters()}
 
     def forward_flops(self, cut: Cut) -> int:
-        """Multiply-adds, two operations each, of one example; a masked weight still costs."""
+        """Operations of one example, two per multiply-add; masked weights count too."""
         key = cut.shape_key
         if key not in self._flops:
             flops = None
@@ -138,14 +138,14 @@ class CostModel:
         return self._flops[key] // self.examples
 
     def _formula_of(self, axes: Axes) -> FlopFormula | None:
-        """Once cuts have had several shapes: the formula that agrees with all of them."""
+        """The formula for all shapes; None until several shapes were counted and agree with it."""
         if self._formula_axes is None and len(self._flops) > _SHAPES:
             self._formula_axes = axes
             try:
                 formula = FlopFormula.find(
                     axes, lambda cut: count_flops(self.build(cut), self.inputs).operations
                 )
-            except (SubmodelError, ValueError, RuntimeError):  # a net may not have just any sizes
+            except (SubmodelError, ValueError, RuntimeError):  # not every size is possible
                 formula = None
             if formula is not None and all(formula(dict(k)) == n for k, n in self._flops.items()):
                 self._formula = formula
@@ -154,12 +154,12 @@ class CostModel:
 
 @dataclass(frozen=True)
 class FlopCount:
-    """The floating-point operations of a forward.
+    """The floating-point operations of a forward pass.
 
     Args:
-        by_layer: of the layers, with all that lie in each; the model is "".
-        operations: of every operator that is counted, in their order.
-        order: the layers in the order in which the forward calls them, the model first.
+        by_layer: operations of each layer including its inner layers; the model is "".
+        operations: operations of every counted operator, in the order of execution.
+        order: the layers in the order in which the forward pass calls them, the model first.
     """
 
     by_layer: Mapping[str, int]
@@ -168,16 +168,16 @@ class FlopCount:
 
     @property
     def total(self) -> int:
-        """Of the model."""
+        """The operations of the whole model."""
         return self.by_layer.get("", 0)
 
 
 def count_flops(small: nn.Module, inputs: Inputs) -> FlopCount:
-    """Count what a forward does.
+    """Count the floating-point operations of a forward pass.
 
     Args:
-        small: a module that is used for nothing else; on the meta device, values are not needed.
-        inputs: an example of what it takes, on its device.
+        small: a module for this purpose alone, as it gets hooks; the meta device is enough.
+        inputs: example inputs on the device of the module.
 
     >>> import torch
     >>> count_flops(nn.Sequential(nn.Linear(4, 8), nn.ReLU()), torch.empty(1, 4))
@@ -200,9 +200,9 @@ def count_flops(small: nn.Module, inputs: Inputs) -> FlopCount:
 
 
 class _Counter(DispatchMode):
-    """What `FlopCounterMode` counts, which loads PyTorch's compiler first: a second.
+    """Counts like `FlopCounterMode`, which first loads PyTorch's compiler for a second.
 
-    Operators with operators inside are left to that one, and noted (``has_nested``).
+    Higher-order operators are not counted but noted (``has_nested``), for `FlopCounterMode`.
     """
 
     supports_higher_order_operators = True
@@ -216,12 +216,12 @@ class _Counter(DispatchMode):
         self._running: list[str] = []
 
     def enter(self, layer: str, *_: object) -> None:
-        """A layer begins."""
+        """Note that a layer begins."""
         self.order.append(layer)
         self._running.append(layer)
 
     def leave(self, *_: object) -> None:
-        """The last that began ends."""
+        """Note that the innermost layer ends."""
         self._running.pop()
 
     def _see(
@@ -250,16 +250,16 @@ class _Counter(DispatchMode):
 
 @dataclass(frozen=True)
 class FlopFormula:
-    """The operations of any sub-model of a net, for schemes whose every client has another shape.
+    """The operations of any sub-model of a net, for schemes with a different shape per client.
 
-    Every operator does a number of operations that is a product of sizes: of axes, each as often
-    as it occurs, and of others that no cut changes. One more forward finds out which: of a
-    sub-model with another prime number of units along every axis, by the primes that its
-    operations are multiples of. Where an operator does something else, there is no formula.
+    The operations of an operator are a product of sizes: powers of axis sizes, and sizes that no
+    cut changes. One more forward pass finds the powers: it runs a sub-model with a different prime
+    number of units along every axis and factorises the counts by these primes. If an operator's
+    count is no such product, there is no formula.
 
     Args:
-        sizes: of the axes, uncut.
-        terms: the operations of the whole net, by the powers of axes that they are products of.
+        sizes: the uncut sizes of the axes.
+        terms: the operations of the whole net, by the powers of axes in the product.
 
     >>> formula = FlopFormula({"hidden": 8}, {(("hidden", 1),): 96, (): 4})
     >>> formula({"hidden": 2}), formula({})
@@ -270,7 +270,7 @@ class FlopFormula:
     terms: Mapping[Powers, int]
 
     def __call__(self, kept_sizes: Mapping[str, int]) -> int | None:
-        """The operations where axes have these sizes, the others all their units."""
+        """The operations for these sizes of axes; axes that are not named are whole."""
         total = sum(self._scaled(n, powers, kept_sizes) for powers, n in self.terms.items())
         return int(total) if total.denominator == 1 else None
 
@@ -281,16 +281,16 @@ class FlopFormula:
 
     @classmethod
     def find(cls, axes: Axes, count: Callable[[Cut], Sequence[int]]) -> FlopFormula | None:
-        """The formula of a net; None where there is none, or too few primes to tell axes apart."""
+        """The formula of a net; None if there is none, or too few primes to separate the axes."""
         names = {*axes.cut_by_capacity, *axes.sizes} - axes.kept_whole.keys()
         sizes = {name: axes.sizes[name] for name in sorted(names, key=lambda n: (axes.sizes[n], n))}
         product = math.prod(sizes.values())
-        candidates = (
+        prime_numbers = (
             n
             for n in range(2, _LARGEST_PRIME)
             if product % n and all(n % d for d in range(2, math.isqrt(n) + 1))
         )
-        primes = dict(zip(sizes, candidates, strict=False))
+        primes = dict(zip(sizes, prime_numbers, strict=False))
         if len(primes) < len(sizes) or any(p > sizes[a] for a, p in primes.items()):
             return None
         whole = count(WHOLE)
@@ -311,7 +311,7 @@ class FlopFormula:
 
 
 def _power(number: int, prime: int) -> int:
-    """How often a prime divides a number; of 0, never."""
+    """The exponent of a prime in a number; 0 for the number 0."""
     power = 0
     while number and number % prime == 0:
         number, power = number // prime, power + 1

@@ -1,4 +1,4 @@
-"""What a model is called with: one tensor, several, or named ones, all with a row per example."""
+"""The inputs of a model: one tensor, several, or named ones, all with a row per example."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Inputs = Tensor | tuple[Any, ...] | Mapping[str, Any]
 
 
 def map_leaves(function: Callable[[Any], Any], value: Any) -> Any:
-    """Nested mappings, lists and tuples with everything in them replaced.
+    """Replace every leaf of nested mappings, lists and tuples.
 
     >>> map_leaves(lambda leaf: leaf + 1, (1, {"a": [2]}))
     (2, {'a': [3]})
@@ -28,10 +28,10 @@ def map_leaves(function: Callable[[Any], Any], value: Any) -> Any:
 
 
 def as_tensors(value: Any) -> Any:
-    """The value with every NumPy array in it, its tuples and dictionaries as a tensor.
+    """Replace every NumPy array in nested tuples and dictionaries by a tensor.
 
-    Numbers of float64, NumPy's default, become torch's float32. An array that torch has no type
-    for stays one.
+    Arrays of float64, NumPy's default, become float32, torch's default. An array of a type that
+    torch lacks stays unchanged.
 
     >>> as_tensors((np.ones(2), {"a": np.arange(2)}))
     (tensor([1., 1.]), {'a': tensor([0, 1])})
@@ -42,7 +42,7 @@ def as_tensors(value: Any) -> Any:
             return leaf
         array = leaf.astype(np.float32) if leaf.dtype == np.float64 else leaf
         try:
-            with warnings.catch_warnings():  # an array that must not be written is not
+            with warnings.catch_warnings():  # read-only arrays are never written here
                 warnings.filterwarnings("ignore", "The given NumPy array is not writable")
                 return torch.from_numpy(np.ascontiguousarray(array))
         except TypeError:
@@ -63,7 +63,7 @@ def arguments(inputs: Inputs) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
 
 
 def call(module: nn.Module, inputs: Inputs) -> Any:
-    """What the module returns for the inputs."""
+    """Call the module with the inputs."""
     positional, by_name = arguments(inputs)
     return module(*positional, **by_name)
 
@@ -82,7 +82,7 @@ def columns(inputs: Inputs) -> dict[str, Tensor]:
 
 
 def from_columns(tensors: Mapping[str, Tensor]) -> Inputs:
-    """What `columns` was given."""
+    """The inverse of `columns`."""
     if tensors.keys() == {""}:
         return tensors[""]
     if all(name.isdigit() for name in tensors):
@@ -100,12 +100,12 @@ def map_inputs(function: Callable[[Tensor], Tensor], inputs: Inputs) -> Inputs:
 
 
 def first_column(inputs: Inputs) -> Tensor:
-    """The tensor that stands for all of them where one shape, type or device is asked for."""
+    """The first tensor, which represents all where one shape, type or device is needed."""
     return next(iter(columns(inputs).values()))
 
 
 def count_rows(inputs: Inputs) -> int:
-    """How many examples there are."""
+    """The number of examples."""
     return len(first_column(inputs))
 
 
@@ -119,7 +119,7 @@ def take_rows(inputs: Inputs, rows: Tensor | slice) -> Inputs:
 
 
 def split_rows(inputs: Inputs, size: int) -> list[Inputs]:
-    """The inputs in pieces of at most ``size`` examples: views, not copies.
+    """Split the inputs into views of at most ``size`` examples.
 
     >>> [count_rows(part) for part in split_rows((torch.zeros(5), torch.zeros(5)), 2)]
     [2, 2, 1]

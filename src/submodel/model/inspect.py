@@ -1,4 +1,4 @@
-"""Looking at a model before training it: its axes, what is frozen and why, its layers in order."""
+"""Description of a model before training: its axes, frozen dimensions with reasons, its layers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _BATCH = 2
 
 @dataclass(frozen=True)
 class Subject:
-    """A model, something to feed it, and which of its outputs count."""
+    """A model with example inputs and the selection of its outputs."""
 
     module: nn.Module
     inputs: Inputs
@@ -42,10 +42,10 @@ def subject(
     shape: Sequence[int] | None = None,
     on_meta_device: bool = False,
 ) -> Subject:
-    """The model of a built-in name, a ``package.module:factory`` or a Hugging Face config class.
+    """Make a model by a built-in name, a ``package.module:factory`` or a Hugging Face config class.
 
-    ``shape`` is that of one input; Hugging Face models and modules with ``dummy_inputs`` bring
-    their own. On the meta device nothing is allocated, so that no model is too big.
+    ``shape`` is the shape of one input; Hugging Face models and modules with ``dummy_inputs`` have
+    their own. On the meta device nothing is allocated, so no model is too large.
 
     >>> subject("cnn", {"width": 4}).inputs.shape
     torch.Size([2, 1, 8, 8])
@@ -58,14 +58,14 @@ def subject(
     inputs: Inputs
     if shape is not None:
         random, size = torch.Generator().manual_seed(0), (_BATCH, *shape)
-        if name == "gpt":  # the first two tokens, which every vocabulary of more than one has
+        if name == "gpt":  # every vocabulary of more than one token has the first two
             inputs = torch.randint(2, size, generator=random)
         else:
             inputs = torch.randn(size, generator=random)
     elif isinstance(dummy_inputs := getattr(module, "dummy_inputs", None), Mapping):
         inputs = dict(dummy_inputs)
     else:
-        raise ConfigError(f"{name}: give the shape of one input, as in --input 3,32,32")
+        raise ConfigError(f"{name}: give the shape of one input, for example --input 3,32,32")
     if on_meta_device:
         inputs = on_meta(inputs)
         if isinstance(inputs, dict) and inputs.keys() == {"input_ids"}:
@@ -74,12 +74,12 @@ def subject(
             inputs["attention_mask"] = torch.ones(batch, 1, tokens, tokens, device="meta")
     config: Any = getattr(module, "config", None)
     if getattr(config, "use_cache", False):
-        config.use_cache = False  # a cache would put hidden widths among the outputs
+        config.use_cache = False  # a cache would add hidden widths to the outputs
     return Subject(module, inputs, _main_output if config is not None else None)
 
 
 def _make_model(name: str, options: Mapping[str, Any], shape: Sequence[int]) -> nn.Module:
-    """The model, its options checked as those of a configuration are."""
+    """Make the model after validating its options like those of a configuration."""
     model = MODELS.find(name)
     keys = dict(options)
     classes = keys.pop("classes", 10) if model.options is not FreeOptions else 10
@@ -112,7 +112,7 @@ def inspect_axes(model: Subject, **overrides: Any) -> Axes:
 
 
 def findings(axes: Axes, is_verified: bool) -> str:
-    """What to know of the axes beyond their table, in words."""
+    """Remarks on the axes beyond their table."""
     lines = []
     lines += [f"kept whole: {axis}: {reason}" for axis, reason in axes.kept_whole.items()]
     if axes.exact:
@@ -141,8 +141,8 @@ class TensorDimension:
     """One dimension of a tensor.
 
     Args:
-        size: how long it is.
-        axes: the axes that cut it, as a rule one; empty: it is never cut.
+        size: its length.
+        axes: the axes that cut it, usually one; empty: it is never cut.
     """
 
     size: int
@@ -154,7 +154,7 @@ class LayerTensor:
     """A parameter of a layer.
 
     Args:
-        name: in the model, as ``conv1.weight``.
+        name: its name in the model, for example ``conv1.weight``.
         dimensions: in the order of its shape.
     """
 
@@ -168,19 +168,19 @@ class LayerTensor:
 
     @property
     def value_count(self) -> int:
-        """How many weights it has."""
+        """The number of weights."""
         return math.prod(self.shape)
 
 
 @dataclass(frozen=True)
 class ModelLayer:
-    """A layer that has parameters of its own.
+    """A layer with parameters of its own.
 
     Args:
-        name: in the model, as ``conv1``; empty: the model itself.
-        kind: the name of its class, as ``Conv2d``.
-        tensors: its parameters; of most layers, the first is the ``weight``, whose first dimension
-            are outputs and whose second are inputs (an ``Embedding``'s first are tokens).
+        name: its name in the model, for example ``conv1``; empty: the model itself.
+        kind: the name of its class, for example ``Conv2d``.
+        tensors: its parameters; in most layers the first is the ``weight``, with outputs along the
+            first dimension and inputs along the second (an ``Embedding`` has tokens first).
     """
 
     name: str
@@ -195,11 +195,11 @@ class ModelLayer:
 
 
 def describe_layers(module: nn.Module, axes: Axes, inputs: Inputs) -> tuple[ModelLayer, ...]:
-    """The layers with parameters in the order in which a forward calls them.
+    """The layers with parameters, in the order in which a forward pass calls them.
 
-    Those that no forward calls by themselves follow in the order of their names' places in the
-    model; so do all where the forward cannot run without values. A parameter that several layers
-    share is that of the first. Axes that a capacity leaves whole are not named.
+    Layers that the forward pass does not call follow in the order of the model's attributes; if the
+    forward pass cannot run without values, all layers have that order. A parameter that several
+    layers share belongs to the first. Axes that a capacity leaves whole are omitted.
 
     >>> import torch
     >>> from submodel.model.axes import declare
@@ -231,7 +231,7 @@ def _dimension(size: int, layout: Layout | None, axes: Container[str]) -> Tensor
 
 
 def _order(module: nn.Module, inputs: Inputs) -> list[str]:
-    """The names of layers, as a forward without values calls them; empty where none can run."""
+    """The names of layers in the order of a forward pass without values; empty if it fails."""
     try:
         return count_flops(skeleton(module), on_meta(inputs)).order
     except (SubmodelError, NotImplementedError, RuntimeError):

@@ -1,9 +1,9 @@
-"""Operators on tensors without values: only the shapes of what they give count.
+"""Fast shape inference for operators on the meta device.
 
-PyTorch finds the shapes of many operators at once. Those of convolutions, pools, products with a
-bias, sums, means, activations, embeddings, norms and softmaxes it finds by Python code for its
-compiler, which takes a second to load, and milliseconds per layer. So it does where the first
-values of an embedding are drawn.
+PyTorch infers the output shapes of many operators directly. For convolutions, pools, products with
+a bias, sums, means, activations, embeddings, norms, softmaxes and the initialisation of embeddings
+it runs Python code of its compiler, which takes a second to import, and milliseconds per layer. The
+functions below replace that code.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from submodel.model.axes.keep import DispatchMode
 
 _aten = torch.ops.aten
 _ALIKE = {_aten.relu.default, _aten.gelu.default, _aten.silu.default, _aten.tanh.default}
-# first values of layers: nothing is drawn, and what they are drawn into stays as it is
+# initialisers: on the meta device they draw nothing and return their argument
 _DRAWS = {
     _aten.normal_.default,
     _aten.uniform_.default,
@@ -33,7 +33,7 @@ _NORMS = (_aten.native_batch_norm.default, _aten._native_batch_norm_legit.defaul
 
 
 def shortcut(func: OpOverload, args: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
-    """What an operator gives on the meta device; NotImplemented where there is no quicker way.
+    """The result of an operator on the meta device; NotImplemented if there is no shortcut.
 
     >>> x, w = torch.empty(2, 3, device="meta"), torch.empty(3, 4, device="meta")
     >>> shortcut(torch.ops.aten.addmm.default, (w[0], x, w), {}).shape
@@ -57,12 +57,12 @@ def shortcut(func: OpOverload, args: tuple[Any, ...], keywords: Mapping[str, Any
 
 
 def _empty_like(x: Tensor) -> Tensor:
-    """Another such tensor: what `torch.empty_like` gives, which asks the compiler."""
+    """`torch.empty_like` without importing PyTorch's compiler."""
     return x.new_empty(x.shape) if x.is_contiguous() else torch.empty_like(x)
 
 
 def _pairwise(one: Any, other: Any) -> Any:
-    """Of a tensor and a number, or of one that is alike or repeated to be: a skip, a position."""
+    """The result for a tensor and a number, or for tensors of which one broadcasts to the other."""
     if not (isinstance(one, Tensor) and one.is_meta and one.is_floating_point()):
         return NotImplemented
     if isinstance(other, int | float) and not isinstance(other, bool):
@@ -77,7 +77,7 @@ def _pairwise(one: Any, other: Any) -> Any:
 
 
 def _wider(shape: Sequence[int], other: Sequence[int]) -> Sequence[int]:
-    """The shape, if a tensor of the other one is repeated to it; else nothing that is a shape."""
+    """``shape`` if ``other`` broadcasts to it; else the empty tuple."""
     other_sizes = [1] * (len(shape) - len(other)) + list(other)
     fits = len(other_sizes) == len(shape) and all(
         b in (a, 1) for a, b in zip(shape, other_sizes, strict=True)
@@ -86,7 +86,7 @@ def _wider(shape: Sequence[int], other: Sequence[int]) -> Sequence[int]:
 
 
 def _ordered_like(x: Tensor) -> Any:
-    """What an operator on every value gives: dense, and in memory in the order of its argument."""
+    """The result of a pointwise operator: dense, with the memory order of its argument."""
     if x.is_contiguous():
         return x.new_empty(x.shape)
     if 0 in x.stride() or x.numel() == 0:
@@ -97,7 +97,7 @@ def _ordered_like(x: Tensor) -> Any:
 
 
 def _product(one: Tensor, other: Tensor) -> Any:
-    """Of matrices, or of stacks of them."""
+    """The product of two matrices, or of two batches of matrices."""
     if not (one.is_meta and other.is_meta and one.dtype == other.dtype):
         return NotImplemented
     if one.shape[:-2] != other.shape[:-2] or one.shape[-1] != other.shape[-2]:
@@ -106,14 +106,14 @@ def _product(one: Tensor, other: Tensor) -> Any:
 
 
 def _embedding(table: Tensor, rows: Tensor, *_: Any) -> Any:
-    """The rows of a table; what is padding, or how gradients are scaled, changes no shape."""
+    """The looked-up rows; padding and gradient scaling do not change the shape."""
     if not (table.is_meta and rows.is_meta and table.dim() == 2 and table.is_contiguous()):
         return NotImplemented
     return table.new_empty((*rows.shape, table.shape[1]))
 
 
 def _layer_norm(x: Tensor, shape: list[int], *_: Any) -> Any:
-    """The values, and the mean and spread of each of those that are normalised together."""
+    """The normalised values, and mean and inverse deviation of each normalised slice."""
     outer = x.dim() - len(shape)
     if outer < 0 or list(x.shape[outer:]) != list(shape):
         return NotImplemented
@@ -124,19 +124,17 @@ def _layer_norm(x: Tensor, shape: list[int], *_: Any) -> Any:
 
 
 def _softmax(x: Tensor, dimension: int, is_half: bool = False) -> Any:
-    """Over one dimension."""
     if is_half or not (x.is_meta and x.is_contiguous() and x.is_floating_point()):
         return NotImplemented
     return _empty_like(x) if -x.dim() <= dimension < x.dim() else NotImplemented
 
 
 def _triangle(x: Tensor, _diagonal: int = 0) -> Any:
-    """Of matrices, some values taken out."""
     return _empty_like(x) if x.is_meta and x.dim() > 1 and x.is_contiguous() else NotImplemented
 
 
 def _choice(condition: Tensor, one: Tensor, other: Tensor) -> Any:
-    """One of two single values everywhere, as where a mask becomes what is added."""
+    """One of two scalars at every position, as in an additive mask made of a boolean one."""
     if not (condition.is_meta and condition.is_contiguous() and one.is_meta and other.is_meta):
         return NotImplemented
     if one.dim() or other.dim() or one.dtype != other.dtype:
@@ -145,7 +143,6 @@ def _choice(condition: Tensor, one: Tensor, other: Tensor) -> Any:
 
 
 def _mean(x: Tensor, over: list[int] | None, keep: bool = False) -> Any:
-    """Over some dimensions, of floating-point numbers."""
     if not (x.is_meta and over and x.is_floating_point()):
         return NotImplemented
     if not all(-x.dim() <= dimension < x.dim() for dimension in over):
@@ -170,7 +167,6 @@ def _convolution(
     _output_padding: list[int],
     groups: int,
 ) -> Any:
-    """Of tensors that fit, and not transposed."""
     if transposed or not (x.is_meta and weight.is_meta and x.dtype == weight.dtype):
         return NotImplemented
     if x.shape[1] != groups * weight.shape[1] or weight.shape[0] % groups or x.numel() == 0:
@@ -187,7 +183,7 @@ def _pool(
     dilation: list[int] = _NONE,
     ceil: bool = False,
 ) -> Any:
-    """The largest of every window of a batch of images, and where it was."""
+    """The maximum of every window in a batch of images, and its index."""
     if ceil or not (x.is_meta and x.dim() == 4 and x.numel() and x.is_contiguous()):
         return NotImplemented
     places = _places(x.shape[2:], window, stride or window, padding or [0, 0], dilation or [1, 1])
@@ -204,7 +200,7 @@ def _places(
     padding: Sequence[int],
     dilation: Sequence[int],
 ) -> list[int]:
-    """How often a window fits into each dimension; nothing where PyTorch is to say why not."""
+    """The number of window positions per dimension; empty where PyTorch has to raise the error."""
     if not len(sizes) == len(windows) == len(stride) == len(padding) == len(dilation):
         return []
     places = [
@@ -235,13 +231,13 @@ _SHAPES: dict[OpOverload, Callable[..., Any]] = {
 
 
 def _trains_on_shapes(args: tuple[Any, ...]) -> bool:
-    """Whether a batch norm takes the statistics of such a batch, in full precision."""
+    """Return whether a batch norm computes batch statistics of a meta tensor in full precision."""
     x, training = args[0], args[5]
     return bool(training) and x.is_meta and x.dtype in _PRECISE
 
 
 class Shapes(DispatchMode):
-    """In here operators on the meta device are as quick as they can be.
+    """Context in which operators on the meta device use `shortcut`.
 
     >>> with Shapes():
     ...     torch.nn.Linear(3, 4, device="meta")(torch.empty(2, 3, device="meta")).shape

@@ -1,4 +1,4 @@
-"""Layers that do one thing in training and another in evaluation: static norm, scaler, pool.
+"""Layers that behave differently in training and evaluation: static norm, scaler, pool.
 
 Running averages of sub-models of different width cannot be merged; HeteroFL (Diao et al. 2021)
 therefore keeps none while training and has the server compute them once for evaluation.
@@ -22,7 +22,7 @@ Source = Literal["clients", "test_batch"]
 
 @dataclass(frozen=True)
 class Statistics:
-    """What static batch norm normalises by when a model is evaluated."""
+    """The statistics that static batch norm uses in evaluation."""
 
     source: Source = "clients"
     examples: int | None = None
@@ -51,7 +51,7 @@ class StaticBatchNorm(nn.Module):
         if self.collecting is not None:
             y, mean, inverse_deviation = torch.native_batch_norm(
                 x, self.weight, self.bias, None, None, True, 0.0, self.eps
-            )  # it knows them; a variance of its own would take longer than a convolution
+            )  # computing the variance separately would take longer than a convolution
             variance = inverse_deviation.double().pow_(-2).sub_(self.eps).clamp_(min=0)
             self.collecting.append((x.numel() // x.shape[1], mean, variance))
             return y
@@ -70,18 +70,18 @@ class StaticBatchNorm(nn.Module):
 
 
 def stop_training(module: nn.Module) -> None:
-    """As ``module.eval()``, which sets every layer, however often it is called."""
+    """Call ``module.eval()`` unless no layer is in training mode: it visits every layer."""
     if any(layer.training for layer in module.modules()):
         module.eval()
 
 
 def needs_calibration(module: nn.Module) -> bool:
-    """Whether the module has static batch norms."""
+    """Return whether the module has static batch norms."""
     return any(isinstance(layer, StaticBatchNorm) for layer in module.modules())
 
 
 def set_by_batch(module: nn.Module, always: bool) -> None:
-    """Let static norms use each batch's own statistics in evaluation too, as FedRolex's code does.
+    """Make static norms use each batch's own statistics in evaluation too, as FedRolex's code does.
 
     >>> net = nn.Sequential(StaticBatchNorm(1)).eval()
     >>> set_by_batch(net, True)
@@ -107,24 +107,24 @@ class Scaler(nn.Module):
         self.rate = 1.0  # of the whole model; an engine sets it with `set_rate`
 
     def forward(self, x: Tensor) -> Tensor:
-        """Scale."""
+        """Divide by the rate in training."""
         return x / self.rate if self.training and self.rate != 1 else x
 
 
 def has_scaler(module: nn.Module) -> bool:
-    """Whether training the module depends on the capacity itself, beyond the shapes."""
+    """Return whether training the module depends on the capacity itself, beyond the shapes."""
     return any(isinstance(layer, Scaler) for layer in module.modules())
 
 
 def set_rate(module: nn.Module, capacity: float) -> None:
-    """Let all scalers of a client's module divide by its capacity."""
+    """Set the capacity by which all scalers of a client's module divide."""
     for layer in module.modules():
         if isinstance(layer, Scaler):
-            layer.rate = float(capacity)  # a float: an integer might be taken for a size
+            layer.rate = float(capacity)  # a float: the trace takes stored integers for sizes
 
 
 class Batches(Protocol):
-    """Batches of inputs, by number: a list, or something that makes them when they are needed."""
+    """Batches of inputs by number: a list, or a sequence that computes them lazily."""
 
     def __len__(self) -> int: ...
 
@@ -132,11 +132,11 @@ class Batches(Protocol):
 
 
 Spread = Callable[[int, Callable[[int], Tensor]], list[Tensor]]
-"""(count, work) -> work(0), work(1), ...: all of one shape, perhaps computed in many places."""
+"""(count, work) -> [work(0), work(1), ...], all of one shape, possibly computed in parallel."""
 
 
 def in_order(count: int, work: Callable[[int], Tensor]) -> list[Tensor]:
-    """One after another, here."""
+    """Compute all results one after another in this process."""
     return [work(i) for i in range(count)]
 
 
@@ -152,7 +152,7 @@ def calibrate(module: nn.Module, batches: Batches, spread: Spread = in_order) ->
 
 @torch.no_grad()
 def moments(module: nn.Module, batches: Batches, spread: Spread = in_order) -> Tensor:
-    """What every static batch norm sees of each batch: a row of counts, means and variances.
+    """Counts, means and variances of the inputs of every static batch norm, one row per batch.
 
     `set_statistics` takes the stacked rows of all clients: no example leaves its owner.
     """
@@ -174,7 +174,7 @@ def moments(module: nn.Module, batches: Batches, spread: Spread = in_order) -> T
 
 
 def _up_to_last_norm(module: nn.Module) -> nn.Module:
-    """What must run for every static norm to see its batch: of a plain chain, not its end.
+    """The module without the layers after its last static norm, if it is a plain chain.
 
     >>> net = nn.Sequential(nn.Linear(1, 3), StaticBatchNorm(3), nn.ReLU(), nn.Linear(3, 2))
     >>> len(_up_to_last_norm(net))
@@ -187,7 +187,7 @@ def _up_to_last_norm(module: nn.Module) -> nn.Module:
 
 
 def set_statistics(module: nn.Module, rows: Tensor) -> None:
-    """Let static batch norms normalise by what all rows of `moments` come to together."""
+    """Set the statistics of all static batch norms from the pooled rows of `moments`."""
     layers = _static_norms(module)
     for layer, layer_rows in zip(layers, _by_layer(rows, layers), strict=True):
         _, mean, variance = _pool_rows(layer_rows)
@@ -195,7 +195,7 @@ def set_statistics(module: nn.Module, rows: Tensor) -> None:
 
 
 def pool_moments(module: nn.Module, rows: Tensor) -> Tensor:
-    """The rows of `moments` as one, from which `set_statistics` sets the same.
+    """The rows of `moments` pooled into one row; `set_statistics` gives the same result for it.
 
     >>> net = nn.Sequential(StaticBatchNorm(1))
     >>> rows = moments(net, [torch.tensor([[1.0]]), torch.tensor([[3.0]])])
@@ -211,9 +211,9 @@ def _static_norms(module: nn.Module) -> list[StaticBatchNorm]:
 
 
 def _batch_row(parts: list[tuple[int, Tensor, Tensor]]) -> list[Tensor]:
-    """What one layer saw of one batch: count, mean and variance, to be put side by side."""
+    """Count, mean and variance of one layer's inputs in one batch, for concatenation."""
     if not parts:
-        raise SubmodelError("a static batch norm saw no data: the forward pass leaves it out")
+        raise SubmodelError("a static batch norm got no input: the forward pass does not use it")
     rows = [[v.new_full((1,), n), m.to(v), v] for n, m, v in parts]
     if len(rows) == 1:  # nothing to pool
         return rows[0]
@@ -222,7 +222,7 @@ def _batch_row(parts: list[tuple[int, Tensor, Tensor]]) -> list[Tensor]:
 
 
 def _pool_rows(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Counts, means and variances of parts -> those of the whole."""
+    """Pool counts, means and variances of several parts."""
     counts, (means, variances) = rows[:, 0], rows[:, 1:].chunk(2, dim=1)
     share = (counts / counts.sum())[:, None]
     mean = (share * means).sum(0)
@@ -234,7 +234,7 @@ def _by_layer(rows: Tensor, layers: Sequence[StaticBatchNorm]) -> Sequence[Tenso
 
 
 def as_batch_norm(module: nn.Module) -> nn.Module:
-    """Replace calibrated static norms by torch's own, in place: what is exported needs no submodel.
+    """Replace calibrated static norms by torch's own, in place; then an export needs no submodel.
 
     >>> net = nn.Sequential(StaticBatchNorm(3))
     >>> calibrate(net, [torch.randn(8, 3, 2, 2)])
@@ -257,11 +257,11 @@ def as_batch_norm(module: nn.Module) -> nn.Module:
 
 
 class PairwiseMaxPool2d(nn.MaxPool2d):
-    """Two by two pixels, as `nn.MaxPool2d(2)` to the bit; with gradients it is just that.
+    """Pooling of two by two pixels, equal to `nn.MaxPool2d(2)` to the bit.
 
-    PyTorch's own kernel writes down where each maximum was, which training needs and which takes
-    longer than the comparisons: on a CPU 2 to 8 times as long in channels-last order, 10 to 30
-    times in the usual one.
+    PyTorch's kernel also stores the index of each maximum. Training needs it, so with gradients
+    that kernel runs. Storing it takes longer than the comparisons: on a CPU 2 to 8 times as long in
+    channels-last order, 10 to 30 times in the usual one.
 
     >>> image = torch.arange(15.0).view(1, 3, 5)
     >>> with torch.no_grad():
@@ -272,7 +272,7 @@ class PairwiseMaxPool2d(nn.MaxPool2d):
     def forward(self, x: Tensor) -> Tensor:
         """Compare rows, then columns."""
         height, width = (size // 2 * 2 for size in x.shape[-2:])
-        is_empty = not height or not width  # PyTorch says what is wrong
+        is_empty = not height or not width  # PyTorch raises the error
         if torch.is_grad_enabled() or x.device.type != "cpu" or is_empty:
             maxima: Tensor = super().forward(x)
             return maxima
@@ -281,7 +281,7 @@ class PairwiseMaxPool2d(nn.MaxPool2d):
 
 
 def quicken_pools(module: nn.Module) -> None:
-    """Let every pooling of two by two pixels in the module be a `PairwiseMaxPool2d`, in place.
+    """Replace every pooling of two by two pixels in the module by `PairwiseMaxPool2d`, in place.
 
     >>> net = nn.Sequential(nn.MaxPool2d(2), nn.MaxPool2d(3))
     >>> quicken_pools(net)

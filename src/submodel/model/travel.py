@@ -1,11 +1,10 @@
-"""Which tensors travel: what is trained goes both ways, what is not never comes back.
+"""Which tensors are exchanged: trained ones go both ways, others never come back.
 
-Of what is not trained (``requires_grad = False``), a client needs the same in every round where no
-cut ever takes a part of it: such a *base* is sent once, before a client's first task, and kept.
-Buffers that hold a value that is not finite, as a mask of minus infinities, are no mean of anything
-and do not come back either.
-Where cuts do take parts, as of a frozen layer whose width is cut, a client holds another part in
-every round, and gets it in every round: to keep the whole would be to hold more than it can.
+Tensors that are not trained (``requires_grad = False``) and that no cut divides are the same for a
+client in every round: this *base* is sent once, before the client's first task, and kept. Buffers
+with a value that is not finite, such as a mask of minus infinities, cannot be averaged and do not
+come back either. Where cuts divide a tensor that is not trained, such as a frozen layer whose width
+is cut, a client gets its part in every round: keeping the whole could exceed its memory.
 """
 
 from __future__ import annotations
@@ -24,18 +23,18 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Travel:
-    """The names of the tensors that do not go both ways in every round.
+    """The names of the tensors that are not exchanged both ways in every round.
 
     Args:
         untrained_names: never come back
-        base_names: of these, the ones that every client holds whole: they are sent once
+        base_names: the subset that every client holds whole; it is sent once
     """
 
     untrained_names: frozenset[str] = frozenset()
     base_names: frozenset[str] = frozenset()
 
     def of_update(self, tensors: Mapping[str, _T]) -> dict[str, _T]:
-        """What comes back, is merged, and takes the server's step.
+        """The tensors that clients return and the server merges.
 
         >>> Travel(frozenset({"a", "b"}), frozenset({"a"})).of_update({"a": 1, "b": 2, "c": 3})
         {'c': 3}
@@ -43,11 +42,11 @@ class Travel:
         return {name: value for name, value in tensors.items() if name not in self.untrained_names}
 
     def of_task(self, tensors: Mapping[str, _T]) -> dict[str, _T]:
-        """What goes out in every round."""
+        """The tensors that the server sends in every round."""
         return {name: value for name, value in tensors.items() if name not in self.base_names}
 
     def of_base(self, tensors: Mapping[str, _T]) -> dict[str, _T]:
-        """What goes out once."""
+        """The tensors that the server sends once."""
         return {name: value for name, value in tensors.items() if name in self.base_names}
 
 
@@ -81,13 +80,13 @@ def constant_names(module: nn.Module) -> frozenset[str]:
 def travel_of(
     module: nn.Module, axes: Axes, by_units: bool = True, constants: AbstractSet[str] = frozenset()
 ) -> Travel:
-    """What travels in a run that cuts along these axes.
+    """The tensors to exchange in a run that cuts along these axes.
 
     Args:
         module: the model
         axes: of the run
-        by_units: whether cuts take units of the axes, and nothing else; masks of single weights,
-            or channels drawn layer by layer, leave no tensor whole
+        by_units: whether cuts only take units of the axes; masks of single weights, or channels
+            drawn layer by layer, divide every tensor
         constants: the buffers that do not come back
 
     >>> from submodel.model.axes import declare
@@ -108,5 +107,5 @@ def travel_of(
 
 
 def size_in_bytes(tensors: Mapping[str, Tensor]) -> int:
-    """What tensors take, exact to the bit."""
+    """The total size of tensors."""
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())

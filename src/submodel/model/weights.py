@@ -1,4 +1,4 @@
-"""Weights from a file, to begin with: safetensors of ours, or as `transformers` saves them."""
+"""Initial weights from a file: safetensors of this library, or as `transformers` saves them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MOST_SHOWN = 5
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """The tensors of a file, or of a folder: a run's, an export's or one of `save_pretrained`."""
+    """The tensors of a file or folder: a run, an export or the result of `save_pretrained`."""
     files = [path]
     if path.is_dir():
         index = path / f"{_FILE}.index.json"
@@ -34,11 +34,11 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 
 
 def _listed_files(index: Path) -> list[Path]:
-    """The files that an index names, all in its own folder."""
+    """The files named by an index, which must be in the same folder."""
     try:
         names = set(json.loads(index.read_text("utf-8"))["weight_map"].values())
         if any(Path(name).name != name for name in names):
-            raise ValueError("it names files of other folders")
+            raise ValueError("it names files in other folders")
     except (OSError, ValueError, LookupError, AttributeError, TypeError) as error:
         raise ConfigError(f"model.weights: {index}: cannot be read ({error})") from None
     return [index.parent / name for name in sorted(names)]
@@ -46,48 +46,48 @@ def _listed_files(index: Path) -> list[Path]:
 
 @torch.no_grad()
 def load_weights(module: nn.Module, path: Path) -> None:
-    """Give a module the weights of a file; raises `ConfigError` unless they are all its own."""
-    slots = module.state_dict(keep_vars=True)  # a shared tensor under each of its names
-    tensors = _with_names_of(module, read_weights(path), slots)
-    loaded_ids = {id(slots[name]) for name in tensors if name in slots}
+    """Load weights from a file into a module; raise `ConfigError` unless names and shapes agree."""
+    own_tensors = module.state_dict(keep_vars=True)  # a shared tensor under each of its names
+    tensors = _with_names_of(module, read_weights(path), own_tensors)
+    loaded_ids = {id(own_tensors[name]) for name in tensors if name in own_tensors}
     missing_names = [
         name
-        for name, slot in slots.items()
-        if slot.is_floating_point() and id(slot) not in loaded_ids
+        for name, tensor in own_tensors.items()
+        if tensor.is_floating_point() and id(tensor) not in loaded_ids
     ]
-    extra_names = [name for name in tensors if name not in slots]
+    extra_names = [name for name in tensors if name not in own_tensors]
     shapes = [
-        f"{name} is {tuple(tensor.shape)} there and {tuple(slots[name].shape)} here"
+        f"{name} is {tuple(tensor.shape)} in the file, here {tuple(own_tensors[name].shape)}"
         for name, tensor in tensors.items()
-        if name in slots and tensor.shape != slots[name].shape
+        if name in own_tensors and tensor.shape != own_tensors[name].shape
     ]
     problems = [
         f"model.weights: {path}: {what}: {_shortened_list(names)}"
         for what, names in (
             ("tensors of the model are missing", missing_names),
             ("the model has no such tensors", extra_names),
-            ("tensors have another shape", shapes),
+            ("tensors have different shapes", shapes),
         )
         if names
     ]
     refuse(problems)
     for name, tensor in tensors.items():
-        slots[name].copy_(tensor)
+        own_tensors[name].copy_(tensor)
 
 
 def _with_names_of(
-    module: nn.Module, tensors: Mapping[str, Tensor], slots: Mapping[str, Tensor]
+    module: nn.Module, tensors: Mapping[str, Tensor], own_tensors: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """The tensors by the module's names, which may have the prefix of a base model or lack it."""
+    """Rename tensors to the module's names, which may have or lack the prefix of a base model."""
     prefix = f"{getattr(module, 'base_model_prefix', '') or ''}."
     patterns = getattr(module, "_keys_to_ignore_on_load_unexpected", None) or ()
     renamed_tensors = {}
     for name, tensor in tensors.items():
         names = [name, prefix + name, name.removeprefix(prefix)]
-        slot_name = next((other for other in names if other in slots), None)
-        if slot_name is None and any(re.search(pattern, name) for pattern in patterns):
+        own_name = next((other for other in names if other in own_tensors), None)
+        if own_name is None and any(re.search(pattern, name) for pattern in patterns):
             continue  # such as masks that older versions of transformers saved
-        renamed_tensors[slot_name or name] = tensor
+        renamed_tensors[own_name or name] = tensor
     return renamed_tensors
 
 

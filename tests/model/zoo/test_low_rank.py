@@ -365,6 +365,6 @@ def test_the_commands_show_it(capsys: pytest.CaptureFixture[str]) -> None:
     for meta in (False, True):
         inspect_command("cnn", rank_share="1/2", meta=meta)
         shown = capsys.readouterr().out
-        assert "kept whole: 4.up: of a factorised model only ranks are cut" in shown
+        assert "kept whole: 4.up: only the ranks of a factorised model are cut" in shown
         assert "4.down    32  4.down.weight[0], 4.up.weight[1]" in shown
         assert f"{parameters:,}" in shown

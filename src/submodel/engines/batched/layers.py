@@ -28,7 +28,7 @@ class Kernel:
     backward: Callable[..., Gradients]
     """(gradient of the output, whose gradients are needed, those tensors, settings ...)."""
     fits: Callable[..., bool] = lambda *_: True
-    """Whether it takes such tensors."""
+    """Return whether it takes such tensors."""
 
 
 class _Layer(torch.autograd.Function):
@@ -62,7 +62,7 @@ class LayerKernels:
 
     kernels: Mapping[str, Sequence[Kernel]]
     fuses_norms: bool = False
-    """Whether norms that are written out are computed as one."""
+    """Return whether norms that are written out are computed as one."""
 
     def find(self, name: str, *tensors: Tensor | None) -> Kernel | None:
         """The kernel for a layer of these tensors, if there is one."""

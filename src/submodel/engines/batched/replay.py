@@ -205,7 +205,7 @@ def _prove(book: _Book, inputs: Sequence[Tensor], usual: StepOutcome) -> None:
 
 
 def _is_same(first: Tensor, second: Tensor) -> bool:
-    """Whether two tensors have the same bits and lie in memory in the same way."""
+    """Return whether two tensors have the same bits and lie in memory in the same way."""
     looks = [(t.dtype, t.shape, t.stride()) for t in (first, second)]
     if looks[0] != looks[1]:
         return False

@@ -325,7 +325,7 @@ class StackedLoss:
 
     @property
     def is_of_labels(self) -> bool:
-        """Whether it is the cross-entropy of one label per example."""
+        """Return whether it is the cross-entropy of one label per example."""
         return self._loss is functional.cross_entropy or self._present is not None
 
     def present(self, start: int, stop: int) -> Tensor | None:

@@ -54,7 +54,7 @@ class NativeForward:
         return self._wide.largest(rows)
 
     def is_for(self, rows: Mapping[str, int], batch: int) -> bool:
-        """Whether the kernels compute nets of these sizes, and not torch."""
+        """Return whether the kernels compute nets of these sizes, and not torch."""
         return 4 * self.largest(rows) * batch <= LARGEST_BYTES
 
     def __call__(self, wide: Wide, clients: int, x: Inputs) -> Tensor:

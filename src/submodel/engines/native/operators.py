@@ -319,7 +319,7 @@ def native_kernels() -> LayerKernels:
 
 
 def _fits(*tensors: Tensor | None) -> bool:
-    """Whether the kernels take these."""
+    """Return whether the kernels take these."""
     return not torch.is_autocast_enabled("cpu") and all(
         t is None or (t.dtype == torch.float32 and t.device.type == "cpu" and t.numel() > 0)
         for t in tensors

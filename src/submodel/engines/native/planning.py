@@ -394,7 +394,7 @@ def _operation(
 
 
 def _pays_by_tiles(one: Ingredient, source: Shape, out: Shape) -> bool:
-    """Whether a convolution is computed by Winograd's tiles: 3 x 3, of even images."""
+    """Return whether a convolution is computed by Winograd's tiles: 3 x 3, of even images."""
     is_fit = one.kind == library.CONVOLUTION and one.kernel == (3, 3) and one.stride == 1
     is_even = not any(size % 2 for size in (*source[1:], *out[1:]))
     return is_fit and is_even and one.edge <= 2 and min(source[0], out[0]) >= LEAST_CHANNELS

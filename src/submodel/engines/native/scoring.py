@@ -122,7 +122,7 @@ class _Pieces:
 
 
 def _agree(ours: Tensor, other: Tensor) -> bool:
-    """Whether outputs differ by rounding alone; those that are not finite never do."""
+    """Return whether outputs differ by rounding alone; those that are not finite never do."""
     if ours.shape != other.shape:
         return False
     largest = float(ours.abs().max())

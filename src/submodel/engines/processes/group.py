@@ -42,7 +42,7 @@ _PATIENCE = timedelta(minutes=30)  # others wait while one process evaluates
 
 
 def in_process_group() -> bool:
-    """Whether this process is one of a group: torchrun, or our own launcher, says so.
+    """Return whether this process is one of a group: torchrun, or our own launcher, says so.
 
     >>> in_process_group()
     False

@@ -190,7 +190,7 @@ def _unify_multiples(record: Record, log: NumberLog, module: nn.Module) -> list[
 
 
 def _is_multiple(dimension: Layout, base: Layout, ratio: Fraction) -> bool:
-    """Whether a dimension keeps its proportion to another however axes are cut."""
+    """Return whether a dimension keeps its proportion to another however axes are cut."""
     ours, theirs = units(dimension), units(base)
     return all(
         ours[term] * ratio.denominator == theirs[term] * ratio.numerator
@@ -199,7 +199,7 @@ def _is_multiple(dimension: Layout, base: Layout, ratio: Fraction) -> bool:
 
 
 def _consists_of(expression: Layout, size: int) -> bool:
-    """Whether a dimension can be repetitions of an axis of this size."""
+    """Return whether a dimension can be repetitions of an axis of this size."""
     if isinstance(expression, FixedPart):
         return False
     if isinstance(expression, Along):

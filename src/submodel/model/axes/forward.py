@@ -152,7 +152,7 @@ def _describe(value: Any) -> str:
 def _signature_misfit(
     module: nn.Module, positional: tuple[Any, ...], keywords: Mapping[str, Any]
 ) -> str | None:
-    """Whether the forward takes other arguments than these."""
+    """Return whether the forward takes other arguments than these."""
     try:
         signature = inspect.signature(module.forward)
     except (TypeError, ValueError):  # not written in Python
@@ -193,7 +193,7 @@ def _describe_lookup(layer: nn.Module, tensors: list[Tensor], trail: TracebackTy
 
 
 def _placement(module: nn.Module, tensors: list[Tensor]) -> str | None:
-    """Whether devices are the reason."""
+    """Return whether devices are the reason."""
     devices = {t.device.type for t in (*module.parameters(), *module.buffers())}
     theirs = {t.device.type for t in tensors}
     if devices and theirs and devices != theirs:

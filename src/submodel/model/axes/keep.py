@@ -34,7 +34,7 @@ _Container = list[Any] | dict[Any, Any] | set[Any] | deque[Any]
 
 
 def is_large(module: nn.Module) -> bool:
-    """Whether a second set of the module's weights would fill the memory."""
+    """Return whether a second set of the module's weights would fill the memory."""
     return _bytes(module) >= LARGE_MODEL
 
 
@@ -140,7 +140,7 @@ def _container(value: _Container, by_ourselves: bool = False) -> Undo:
 
 
 def _ours(value: Any) -> bool:
-    """Whether a forward of ours left this in a global container."""
+    """Return whether a forward of ours left this in a global container."""
     if isinstance(value, tuple | list):
         return any(map(_ours, value))
     return isinstance(value, TracedInt | Tensor)

@@ -344,7 +344,7 @@ class _Watch(TorchFunctionMode):
 
 
 def _of_tensors(result: Any) -> bool:
-    """Whether a result is a list of tensors, which tell what they know themselves."""
+    """Return whether a result is a list of tensors, which tell what they know themselves."""
     return isinstance(result, list | tuple) and any(isinstance(item, Tensor) for item in result)
 
 

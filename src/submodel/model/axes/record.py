@@ -94,7 +94,7 @@ class Record:
             self.storages.setdefault(storage(tensor), []).append(tensor)
 
     def is_read(self, tensor: Tensor) -> bool:
-        """Whether an operator has read a parameter or buffer, or a copy of it."""
+        """Return whether an operator has read a parameter or buffer, or a copy of it."""
         return id(self.tensors[id(tensor)].tensor) in self.read
 
     def add_fixed(self, tensor: Tensor, reason: str) -> None:
@@ -173,7 +173,7 @@ def geometry(tensor: Tensor) -> tuple[object, ...]:
 
 
 def _overlap(one: Tensor, other: Tensor) -> bool:
-    """Whether the spans of memory from the first to the last value of each meet."""
+    """Return whether the spans of memory from the first to the last value of each meet."""
     spans = []
     for t in (one, other):
         steps = zip(t.shape, t.stride(), strict=True)
@@ -234,7 +234,7 @@ def line_of(reason: str) -> str:
 
 
 def is_natural(reason: str) -> bool:
-    """Whether no change of the code would help.
+    """Return whether no change of the code would help.
 
     >>> is_natural("read by convolution, as a kernel"), is_natural("read by flip, by position")
     (True, False)
@@ -267,7 +267,7 @@ _LIBRARIES = tuple(f"{Path(file).parent}/" for file in (torch.__file__, str(Path
 
 @cache
 def _is_library(file: str) -> bool:
-    """Whether a file belongs to torch, to this library, or to no file at all."""
+    """Return whether a file belongs to torch, to this library, or to no file at all."""
     return file.startswith(_LIBRARIES) or file.startswith("<")
 
 

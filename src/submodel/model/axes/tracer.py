@@ -144,7 +144,7 @@ def _lengthen(inputs: Inputs, short: list[Tensor], d: int, size: int) -> Iterato
 
 
 def _runs(module: nn.Module, inputs: Inputs, outputs: Callable[[Any], Any] | None) -> bool:
-    """Whether the module takes the inputs and says something to them."""
+    """Return whether the module takes the inputs and says something to them."""
     with isolate(module) as running, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:

@@ -143,7 +143,7 @@ class Trial:
 
     @property
     def finite(self) -> bool:
-        """Whether every output of the module holds finite values."""
+        """Return whether every output of the module holds finite values."""
         return all(bool(r.isfinite().any()) for r in self.before if r.numel())
 
     def forward(self, values: Values) -> list[Tensor]:
@@ -385,7 +385,7 @@ def _permute(values: Values, axes: Axes, units: Mapping[str, Indices]) -> Values
 
 
 def _differ(before: list[Tensor], after: list[Tensor], classes: Indices | None) -> bool:
-    """Whether an output moved; the classes themselves move with their axis."""
+    """Return whether an output moved; the classes themselves move with their axis."""
     if classes is not None:
         before = [
             old.index_select(-1, torch.from_numpy(classes).to(old.device))

@@ -1,4 +1,4 @@
-"""Building the small module of a cut."""
+"""Construction of sub-models from cuts."""
 
 from submodel.model.build.layers import LayerCut, resizes
 from submodel.model.build.module import (

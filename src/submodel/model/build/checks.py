@@ -1,10 +1,10 @@
-"""What a build refuses: a cut that does not fit, other outputs, and reads of the full model.
+"""Checks of a sub-model: the cut must fit, the outputs must agree, the full model must not be read.
 
-A layer kept in a global registry, in its class, or in an object that refuses to be copied is that
-of the full model still. The sub-model would train it, at full size. So where there is an example,
-the sub-model's forward is watched: every operator must find tensors of its own, every call a layer
-of its own. Its outputs must have the full model's shapes: a constant in a view, such as
-`x.view(-1, 12, 2)`, can swallow a change of width into the batch.
+A layer stored in a global registry, in its class, or in an object that cannot be copied still
+belongs to the full model, and the sub-model would train it at full size. So with an example input
+the sub-model's forward pass is watched: all its operators must read its own tensors, and all calls
+must go to its own layers. Its outputs must have the full model's shapes: a constant in a view, such
+as `x.view(-1, 12, 2)`, can turn a change of width into a change of the batch size.
 """
 
 from __future__ import annotations
@@ -39,34 +39,34 @@ from submodel.model.inputs import Inputs
 
 _T = TypeVar("_T")
 ADVICE = (
-    "Building copies what a module holds in attributes, containers, functions and weak references, "
-    "but cannot follow this; keep what the layer needs in an attribute of its own"
+    "Building copies the attributes of a module, with containers, functions and weak references in "
+    "them, but cannot follow this; store the layer or tensor in an attribute of the module"
 )
 
 
 def refuse_parts(module: nn.Module, small: nn.Module) -> None:
-    """Raise if layers or parameters of the full model stand in the sub-model itself."""
+    """Raise if the sub-model contains layers or parameters of the full model."""
     original_ids = {id(part) for part in (*module.modules(), *module.parameters())}
     for name, part in (*small.named_modules(), *small.named_parameters()):
         if id(part) in original_ids:
             raise SubmodelError(
-                f"cannot build the sub-model: {name or 'the model'} is that of the full model, as "
-                f"its {type(part).__name__} was not copied. It may define `__deepcopy__`, or come "
-                "from `factory`, with itself in place of a copy"
+                f"cannot build the sub-model: {name or 'the model'} belongs to the full model, as "
+                f"its {type(part).__name__} was not copied. Its `__deepcopy__`, or `factory`, may "
+                "return the original in place of a copy"
             )
 
 
 @contextmanager
 def refuse_reads(module: nn.Module, small: nn.Module, running: Sequence[str]) -> Iterator[None]:
-    """Raise when this block ends if a forward of ``small`` in here read or called ``module``.
+    """Raise at the end of the block if a forward pass of ``small`` in it read or called ``module``.
 
-    ``running`` are the paths of the layers that run at a time, the innermost last. Such a
-    read is reported even if the forward failed, as it may be why.
+    ``running`` contains the paths of the layers that run, the innermost last. A read is reported
+    even if the forward pass failed, as it may be the cause.
     """
     reachable = list(reach(module))
     layers = {id(h.value): h for h in reachable if isinstance(h.value, nn.Module)}
     layers = {key: h for key, h in layers.items() if h.owner == "module"}
-    foreign_reads: dict[str, tuple[str, object]] = {}  # what was read -> in which layer
+    foreign_reads: dict[str, tuple[str, object]] = {}  # path read -> reading layer, value
 
     def note(one: HeldItem) -> None:
         foreign_reads.setdefault(
@@ -88,16 +88,17 @@ def refuse_reads(module: nn.Module, small: nn.Module, running: Sequence[str]) ->
             raise _refusal(small, foreign_reads)
     if shared_paths := [path for one, path in _shared_tensors(small).items() if one not in before]:
         raise SubmodelError(
-            f"cannot build the sub-model: its forward keeps tensors in {', '.join(shared_paths)}, "
-            "which all instances share: sub-models of other sizes would find them there. Keep them "
+            f"cannot build the sub-model: its forward stores tensors in {', '.join(shared_paths)}, "
+            "which all instances share, so sub-models of other sizes would read them. Store them "
             "in an attribute of the module"
         )
 
 
 @contextmanager
 def refuse_aliases(module: nn.Module, running: nn.Module) -> Iterator[None]:
-    """Raise if ``running``, a copy of ``module``, reads a tensor in here that lies in a parameter's
-    memory in ``module``: in a copy it is neither cut nor trained with the parameter.
+    """Raise if ``running``, a copy of ``module``, reads a tensor that shares a parameter's memory.
+
+    The memory is shared in ``module`` alone: in the copy the tensor is neither cut nor trained.
     """
     alias_reads: list[tuple[str, str, object]] = []
     second = copied_aliases(module, running)
@@ -110,9 +111,9 @@ def refuse_aliases(module: nn.Module, running: nn.Module) -> Iterator[None]:
 def _refusal(small: nn.Module, foreign_reads: Mapping[str, tuple[str, object]]) -> SubmodelError:
     names, values = list(foreign_reads), {id(value) for _, value in foreign_reads.values()}
     where = foreign_reads[names[0]][0]
-    way = next((h.path for h in reach(small) if id(h.value) in values), None)
+    path = next((h.path for h in reach(small) if id(h.value) in values), None)
     more = f" and {len(names) - 4} more" if len(names) > 4 else ""
-    route = f", which it reaches by {way}" if way else ""
+    route = f", which it reaches by {path}" if path else ""
     return SubmodelError(
         f"cannot build the sub-model: {where or 'the model'} "
         f"({type(small.get_submodule(where)).__name__}) reads {', '.join(names[:4])}{more} of the "
@@ -121,18 +122,18 @@ def _refusal(small: nn.Module, foreign_reads: Mapping[str, tuple[str, object]]) 
 
 
 def _memories(module: nn.Module, reachable: Sequence[HeldItem]) -> dict[int, HeldItem]:
-    """The memory of the tensors that belong to a module; constants that code shares do not."""
+    """The memory of the tensors that belong to a module, without constants that code shares."""
     weights = {id(t) for t in (*module.parameters(), *module.buffers())}
     return {
         storage(h.value): h
-        for h in reversed(reachable)  # the nearest name is the last one entered
+        for h in reversed(reachable)  # the nearest path overwrites the others
         if isinstance(h.value, Tensor) and h.value.layout is torch.strided and h.value.numel()
         if h.direct or h.value.requires_grad or id(h.value) in weights
     }
 
 
 def _shared_tensors(module: nn.Module) -> dict[int, str]:
-    """The tensors in containers of classes and files, by their ids."""
+    """The tensors in containers of classes and Python files, by their ids."""
     return {
         id(h.value): h.path
         for h in reach(module)
@@ -141,7 +142,7 @@ def _shared_tensors(module: nn.Module) -> dict[int, str]:
 
 
 class Reads(DispatchMode, Generic[_T]):
-    """Calls ``note`` with what stands for a memory whenever an operator reads it.
+    """Calls ``note`` with the value of ``memories`` whenever an operator reads that memory.
 
     >>> table, reads = torch.ones(2), []
     >>> with Reads({storage(table): "table"}, reads.append):
@@ -169,7 +170,7 @@ class Reads(DispatchMode, Generic[_T]):
 
 
 class OutputCheck:
-    """Tries sub-models of one model on an example; the full model runs once for all of them."""
+    """Runs sub-models of one model on an example; the full model runs once for all of them."""
 
     def __init__(
         self, module: nn.Module, example_inputs: Inputs, outputs: Outputs | None = None
@@ -184,10 +185,10 @@ class OutputCheck:
             raise problem.error from problem.__cause__
 
     def check(self, small: nn.Module, cut: Cut) -> None:
-        """Raise unless ``small`` runs and its outputs have the shapes that the full model's have.
+        """Raise unless ``small`` runs and its outputs have the shapes of the full model's.
 
-        Where the classes are cut, a dimension of all classes may shrink to those kept. What
-        ``small`` reads must be its own.
+        If the classes are cut, a dimension of all classes may shrink to the kept ones. ``small``
+        must not read the full model.
         """
         allowed_changes = set()
         if isinstance(cut, UnitCut) and CLASSES in cut.units:
@@ -211,15 +212,15 @@ class OutputCheck:
             )
             if not same:
                 raise SubmodelError(
-                    f"cannot build the sub-model: it gives an output of shape {after}, the full "
-                    f"model {before}. A size is written out in a view somewhere, which took the "
-                    "change of width for another batch; or a hidden width is part of the outputs: "
-                    "name the ones that count by `outputs`"
+                    f"cannot build the sub-model: it has an output of shape {after}, the full "
+                    f"model {before}. Either a view has a constant size, which turns the change of "
+                    "width into another batch size; or a hidden width is part of the outputs: "
+                    "select the outputs that count with `outputs`"
                 )
 
 
 class _FailedInsideError(Exception):
-    """Carries the path of the innermost module that was running."""
+    """An error in a forward pass with the path of the innermost running module."""
 
     def __init__(self, path: str, error: ForwardError) -> None:
         self.path, self.error = path, error
@@ -229,7 +230,7 @@ class _FailedInsideError(Exception):
 def _shapes(
     module: nn.Module, inputs: Inputs, outputs: Outputs | None, original: nn.Module | None = None
 ) -> list[tuple[int, ...]]:
-    """The shapes of what a forward returns; nothing of ``original`` may be read."""
+    """The shapes of the outputs of a forward pass, which must not read ``original``."""
     running: list[str] = []
     with isolate(module) as copied, ExitStack() as hooks:
         if original is None:
@@ -256,7 +257,7 @@ def _shapes(
 
 
 def check_cut(module: object, axes: Axes, units: Units) -> None:
-    """Raise unless the axes are of this module and the units are some of theirs."""
+    """Raise unless the axes fit this module and the units fit the axes."""
     if not isinstance(module, nn.Module):
         raise ConfigError(f"module: a {type(module).__name__} is not an nn.Module")
     check_axes(module, axes)
@@ -264,15 +265,16 @@ def check_cut(module: object, axes: Axes, units: Units) -> None:
 
 
 def check_axes(module: nn.Module, axes: Axes) -> None:
-    """Raise unless the axes are of a model with these tensors."""
+    """Raise unless the axes fit the tensors of this module."""
     shapes = {name: tuple(tensor.shape) for name, tensor in weights_of(module).items()}
     for name, layouts in axes.layouts.items():
         shape = tuple(layout.size for layout in layouts)
         is_missing = name not in shapes and any(layout.axes() for layout in layouts)
         if is_missing or shapes.get(name, shape) != shape:
-            there = f"is of shape {shapes[name]} here" if name in shapes else "is not there"
+            actual = f"has {shapes[name]}" if name in shapes else "has no such tensor"
             raise ConfigError(
-                f"axes: they are of another model: {name} has the shape {shape}, and {there}"
+                f"axes: they belong to another model: they give {name} the shape {shape}, and the "
+                f"model {actual}"
             )
 
 
@@ -287,10 +289,10 @@ def _misfits(axes: Axes, units: Units) -> Iterator[str]:
             or positions.dtype.kind != "i"
         ):
             is_mask = isinstance(positions, np.ndarray) and positions.dtype == np.bool_
-            more = "; np.flatnonzero(mask) makes them of a mask" if is_mask else ""
-            yield f"units[{axis!r}]: want positions, a NumPy array of whole numbers{more}"
+            more = "; np.flatnonzero(mask) converts a mask" if is_mask else ""
+            yield f"units[{axis!r}]: expected positions, a NumPy array of integers{more}"
         elif not len(positions) or positions.min() < 0 or positions.max() >= size:
-            wish = f"want one at least, from 0 to {size - 1}"
-            yield f"units[{axis!r}]: {wish}, not {positions.tolist()}"
+            expected = f"expected at least one position from 0 to {size - 1}"
+            yield f"units[{axis!r}]: {expected}, not {positions.tolist()}"
         elif len(np.unique(positions)) < len(positions):
-            yield f"units[{axis!r}]: a unit is there twice: {positions.tolist()}"
+            yield f"units[{axis!r}]: a unit occurs twice: {positions.tolist()}"

@@ -1,9 +1,9 @@
-"""A deep copy of a module that is one with its own: nothing in it leads back to the original.
+"""A deep copy of a module without references to the original.
 
-`copy.deepcopy` takes functions and weak references for values, so a lambda in an attribute, a hook
-or a weak reference to a parent would go on reading the full model. What they enclose of the
-original is exchanged for its copy here; what cannot be reached so (global registries, classes,
-objects that refuse to be copied) shows when the sub-model runs, see `checks`.
+`copy.deepcopy` does not copy functions and weak references, so a lambda in an attribute, a hook or
+a weak reference to a parent would still read the full model. Here the objects that they enclose are
+replaced by their copies. References that cannot be reached this way (global registries, classes,
+objects that cannot be copied) show when the sub-model runs, see `checks`.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from submodel.core.errors import SubmodelError
 from submodel.model.axes.reach import empty_tables, reach, table_of
 
 Memo = dict[int, Any]
-"""What stands for what, as `copy.deepcopy` keeps it: by the identity of the original."""
+"""The memo of `copy.deepcopy`: id of the original -> copy."""
 _LEADING = {types.FunctionType, types.MethodType, types.BuiltinMethodType, weakref.ref, tuple}
-"""Types that `copy.deepcopy` takes for values, or whose parts it does."""
+"""Types that `copy.deepcopy` does not copy, or whose parts it may not copy."""
 
 
 def copy_module(
     module: nn.Module, tensors: Mapping[str, Tensor], shared: Iterable[object] = ()
 ) -> nn.Module:
-    """A deep copy that finds the given parameters and buffers in place of the module's own.
+    """A deep copy with the given parameters and buffers in place of the module's own.
 
-    It shares the ``shared`` objects with the module.
+    ``shared`` objects are not copied.
 
     >>> import torch
     >>> net = nn.Linear(2, 2)
@@ -58,7 +58,7 @@ def copy_module(
 
 
 def _new_tables(module: nn.Module) -> Memo:
-    """The tables of every layer that hold nothing; copying each would take half of the time."""
+    """Copies of the empty tables of every layer; deep copies would take half of the time."""
     tables = (vars(layer)[name] for layer in module.modules() for name in empty_tables(layer))
     return {id(table): type(table)() for table in tables if type(table) in _TABLES}
 
@@ -67,7 +67,7 @@ _TABLES = {dict, OrderedDict, set}
 
 
 class _Rebinding:
-    """Exchanges what functions and weak references hold of the original for its copy."""
+    """Replaces references to the original in functions and weak references by its copy."""
 
     def __init__(self, memo: Memo) -> None:
         self._memo = memo
@@ -76,7 +76,7 @@ class _Rebinding:
 
     def run(self) -> None:
         """Correct all copies in place."""
-        for original in self._originals:  # what is copied on the way joins the list
+        for original in self._originals:  # the list grows meanwhile
             duplicate = self._memo[id(original)]
             if isinstance(duplicate, dict):
                 self._entries(duplicate, duplicate.items())
@@ -99,7 +99,7 @@ class _Rebinding:
         partial.__setstate__((function, args, keywords, partial.__dict__ or None))  # type: ignore[attr-defined]
 
     def rebind(self, value: Any) -> Any:
-        """The value, or what stands for it in the copy."""
+        """The copy of the value if there is one, else the value."""
         if id(value) in self._memo:
             return self._memo[id(value)]
         if isinstance(value, types.FunctionType):
@@ -120,7 +120,7 @@ class _Rebinding:
         return value
 
     def _function(self, function: types.FunctionType) -> types.FunctionType:
-        """One of the same code, whose variables are copies: functions that share one still do."""
+        """A function of the same code with copied variables; shared variables stay shared."""
         before = function.__closure__ or ()
         fresh = [cell for cell in before if id(cell) not in self._cells]
         self._cells |= {id(cell): types.CellType() for cell in fresh}
@@ -133,7 +133,7 @@ class _Rebinding:
         self._memo[id(function)] = new  # it may enclose itself
         self._originals.append(function)
         for cell in fresh:
-            with contextlib.suppress(ValueError):  # nothing in it yet
+            with contextlib.suppress(ValueError):  # an empty cell
                 self._cells[id(cell)].cell_contents = self._variable(cell.cell_contents)
         new.__defaults__ = function.__defaults__ and tuple(
             map(self._variable, function.__defaults__)
@@ -147,9 +147,10 @@ class _Rebinding:
         return new
 
     def _variable(self, value: Any) -> Any:
-        """What a function's variable holds in the copy: containers, and all that leads back.
+        """The value of a function's variable in the copy.
 
-        Everything else is nobody's state, and may be large, or impossible to copy.
+        Containers and objects that lead back to the original are copied. Other objects are no state
+        of the module and may be large or impossible to copy.
         """
         new = self.rebind(value)
         if new is not value or isinstance(value, _OPAQUE):
@@ -158,11 +159,11 @@ class _Rebinding:
             return value
         try:
             return copy.deepcopy(value, self._memo)
-        except Exception:  # if it matters, it shows when the sub-model runs
+        except Exception:  # if the value matters, the error shows when the sub-model runs
             return value
 
     def _leads_back(self, value: object) -> bool:
-        """Whether something of the original is in there."""
+        """Return whether a value leads to a part of the original."""
         near_things = islice(reach(value), NEAR)
         return any(
             id(thing.value) in self._memo for thing in near_things if thing.owner == "module"
@@ -170,7 +171,7 @@ class _Rebinding:
 
 
 def _importable(function: types.FunctionType) -> bool:
-    """Whether a function is one of a file of code: then it is the same for everyone."""
+    """Return whether a function is a global of its Python module, and so shared by all copies."""
     module = sys.modules.get(function.__module__)
     return getattr(module, function.__qualname__, None) is function
 
@@ -178,11 +179,11 @@ def _importable(function: types.FunctionType) -> bool:
 _OPAQUE = (str, bytes, int, float, complex, type(None), type, types.ModuleType, Tensor, nn.Module)
 _CONTAINERS = (list, dict, set, deque, functools.partial)
 NEAR = 2000
-"""How many things that a function encloses are looked at; what is farther shows when it runs."""
+"""The number of enclosed objects to inspect; others show when the sub-model runs."""
 
 
 def _deepcopy(module: nn.Module, memo: Memo) -> nn.Module:
-    """`copy.deepcopy`, which refuses results of computations; a model may remember some."""
+    """`copy.deepcopy` that also copies results of computations stored in the model."""
     initial_memo = dict(memo)
     try:
         module_copy = copy.deepcopy(module, memo)
@@ -195,13 +196,13 @@ def _deepcopy(module: nn.Module, memo: Memo) -> nn.Module:
         memo.update(initial_memo)
         for tensor in results:
             memo[id(tensor)] = tensor.detach().clone()
-            memo.setdefault(id(memo), []).append(tensor)  # it lives as long as its id counts
+            memo.setdefault(id(memo), []).append(tensor)  # keeps the id unique
         module_copy = copy.deepcopy(module, memo)
     return module_copy
 
 
 def _copy_problem(module: nn.Module, problem: Exception) -> str:
-    """Which attribute of which module cannot be copied, in words."""
+    """Describe the attribute that cannot be copied."""
     for where, value, cause in that_refuse(module):
         what = f"a {type(value).__name__}, cannot be copied"
         return f"cannot build the sub-model: {where}, {what}: {cause}"
@@ -209,12 +210,12 @@ def _copy_problem(module: nn.Module, problem: Exception) -> str:
 
 
 def that_refuse(module: nn.Module) -> Iterator[tuple[str, object, Exception]]:
-    """What layers hold in attributes that cannot be copied: which, its value, and why."""
+    """Attributes of layers that cannot be copied: description, value, cause."""
     parts = [*module.modules(), *module.parameters(), *module.buffers()]
     for path, layer in module.named_modules():
         for name, value in vars(layer).items():
             try:
                 copy.deepcopy(value, {id(part): part for part in parts})
-            except Exception as cause:  # whatever an object says to being copied
+            except Exception as cause:  # copying may raise any exception
                 kind = f"{path or 'the model'} ({type(layer).__name__})"
                 yield f"{kind}: its attribute {name!r}", value, cause

@@ -1,17 +1,18 @@
-"""Integers that a module stores, such as `self.heads = 4`: what a cut makes of them.
+"""Correction of integers that a module stores, such as `self.heads = 4`, after a cut.
 
-A trace knows which dimension an integer makes (see `submodel.model.axes.number`), so there is
-nothing to guess, and afterwards every size that the forward computes is checked.
-`qkv.view(b * self.heads, 3 * width // self.heads, -1)` never makes a dimension of `self.heads`
-itself, but what it computes must fit the cut tensors. So each such integer starts with what it
-might become by the tensors near it, and every formula and comparison rules out what does not fit.
+A trace records which dimension an integer makes (see `submodel.model.axes.number`), so nothing is
+guessed, and afterwards every size that the forward pass computes is checked. In
+`qkv.view(b * self.heads, 3 * width // self.heads, -1)` no dimension has the size `self.heads`, but
+the computed sizes must fit the cut tensors. So each such integer starts with the values suggested
+by the tensors near it, and every formula and comparison excludes values that do not fit.
 
-Declared axes do not tell; then an integer is followed if the nearest tensors with a part of that
-size (the module's own, else its children's, ...) all say the same, and doubt is an error.
+Declared axes do not contain this information; then an integer is changed if the nearest tensors
+with a part of that size (the module's own, else its children's, ...) all agree; otherwise an error
+is raised.
 
-Floats are never touched: a stored scale such as 1/sqrt(size of a head) stays that of the full
-model, and with it the sub-model stays the full model with the dropped units zeroed. A scale that
-the forward computes from a shape or a followed integer is that of the sub-model.
+Floats are never changed: a stored scale such as 1/sqrt(size of a head) stays that of the full
+model, so the sub-model stays the full model with the dropped units zeroed. A scale that the forward
+pass computes from a shape or a changed integer is that of the sub-model.
 """
 
 from __future__ import annotations
@@ -40,11 +41,11 @@ from submodel.model.cut import UnitCut
 Values = dict[Attribute, frozenset[int]]
 Stored = Callable[[Attribute], int]
 Choices = Mapping[int, frozenset[int]]
-"""A size in the full model -> what the parts of that size become in the sub-model."""
+"""A size in the full model -> the possible sizes in the sub-model."""
 
 
 def kept_size(layout: Layout, sizes: Mapping[str, int]) -> int:
-    """The size that is left of a layout when each axis keeps ``sizes[axis]`` units.
+    """The size of a layout after each axis has been cut to ``sizes[axis]`` units.
 
     >>> kept_size(Product((Along("heads", 4), FixedPart(6))), {"heads": 3})
     18
@@ -63,10 +64,10 @@ def kept_size(layout: Layout, sizes: Mapping[str, int]) -> int:
 def kept_groups(
     layout: Layout, width: int, sizes: Mapping[str, int]
 ) -> list[tuple[int, int]] | None:
-    """A layout read as groups of ``width`` units: how many are left, and how many units of each.
+    """Read a layout as groups of ``width`` units: (remaining groups, remaining units of each).
 
-    None where the layout does not say which group a unit belongs to, so that it would depend on
-    the units drawn.
+    None if the layout does not determine the group of a unit, so that the result would depend on
+    the drawn units.
 
     >>> kept_groups(Product((Along("group", 4), Along("unit", 6))), 6, {"group": 3, "unit": 2})
     [(3, 2)]
@@ -96,7 +97,7 @@ def kept_groups(
 
 
 def count_groups(layout: Layout, width: int, sizes: Mapping[str, int]) -> int | None:
-    """How many equal groups are left of groups of ``width`` units; None if they are not equal."""
+    """The number of remaining groups of ``width`` units; None if their sizes differ."""
     groups_left = kept_groups(layout, width, sizes)
     if groups_left is None or len({units for _, units in groups_left}) > 1:
         return None
@@ -104,7 +105,7 @@ def count_groups(layout: Layout, width: int, sizes: Mapping[str, int]) -> int | 
 
 
 def pieces(layout: Layout) -> Iterator[Layout]:
-    """The layout and all that views and splits can make of it: runs of its parts, and theirs.
+    """The layout and its parts that views and splits can make: runs of parts, recursively.
 
     >>> [p.size for p in pieces(Product((Along("heads", 4), FixedPart(6))))]
     [24, 4, 6]
@@ -127,7 +128,7 @@ def _choices(layouts: Iterable[Layout], sizes: Mapping[str, int]) -> Choices:
 
 
 class Sizes:
-    """For each module of a model: which sizes its own tensors and those around it have and keep."""
+    """The sizes of tensors in and around each module of a model, before and after a cut."""
 
     def __init__(self, module: nn.Module, cut: UnitCut) -> None:
         self.kept_counts = {
@@ -138,7 +139,7 @@ class Sizes:
             module.named_parameters(remove_duplicate=False),
             module.named_buffers(remove_duplicate=False),
         )
-        first: dict[int, str] = {}  # a tied tensor is known by the first of its names
+        first: dict[int, str] = {}  # a tied tensor has the first of its names
         self._layouts: dict[str, list[Layout]] = {}
         for name, tensor in tensors:
             name_of_all = first.setdefault(id(tensor), name)
@@ -149,14 +150,14 @@ class Sizes:
         self._levels: dict[str, list[Choices]] = {}
 
     def before(self, number: Number) -> int:
-        """A number in the full model."""
+        """The value of a number in the full model."""
         return evaluate(
             number,
             lambda leaf: leaf.dimension.size if isinstance(leaf, SizeOf) else leaf.of(self._module),
         )
 
     def after(self, number: Number, stored: Stored) -> int | None:
-        """A number in a sub-model that stores these integers; None where it divides by zero."""
+        """The value of a number in a sub-model with these integers; None for a division by zero."""
 
         def value(leaf: Attribute | SizeOf) -> int:
             if isinstance(leaf, SizeOf):
@@ -169,12 +170,12 @@ class Sizes:
             return None
 
     def holds(self, comparison: Comparison, stored: Stored) -> bool:
-        """Whether two numbers compare in such a sub-model as they do in the full model."""
+        """Return whether a comparison has the same outcome in such a sub-model."""
         one, other = self.after(comparison.one, stored), self.after(comparison.other, stored)
         return (one == other) is comparison.equal
 
     def required(self, sizing: Sizing) -> int | None:
-        """What a number must be in the sub-model; None if no number is right."""
+        """The required value of a number in the sub-model; None if no value fits."""
         layout: Layout = sizing.dimension
         if not sizing.groups:
             return kept_size(layout, self.kept_counts)
@@ -182,9 +183,9 @@ class Sizes:
         return count_groups(layout, width, self.kept_counts)
 
     def inside(self, path: str, size: int) -> frozenset[int]:
-        """What ``size`` becomes in the nearest tensors of a module: its own, its children's, ...
+        """New values of ``size`` in the nearest tensors of a module: its own, its children's, ...
 
-        Empty: none has a part of that size. More than one: it cannot be told.
+        Empty: no tensor has a part of that size. More than one: ambiguous.
         """
         if path not in self._levels:
             self._levels[path] = [
@@ -196,7 +197,7 @@ class Sizes:
         return next((level[size] for level in self._levels[path] if size in level), frozenset())
 
     def around(self, path: str, size: int) -> frozenset[int]:
-        """The same for a module without tensors: in the nearest module that contains it."""
+        """`inside` for a module without tensors, in the nearest module that contains it."""
         while path:
             path = path.rpartition(".")[0]
             if choices := self.inside(path, size):
@@ -204,7 +205,7 @@ class Sizes:
         return frozenset()
 
     def _by_depth(self, path: str) -> Iterator[list[str]]:
-        """The module, its children, their children, ...; plain containers are looked through."""
+        """The module, its children, their children, ..., skipping plain containers."""
         level = [path]
         while level:
             yield level
@@ -220,14 +221,15 @@ class Sizes:
 
 
 TRIALS = 4096
-"""How many combinations of values of one formula are tried."""
+"""The largest number of combinations of values to try for one formula."""
 
 
 def narrow_values(numbers: CodeNumbers, sizes: Sizes) -> Values:
-    """What each integer that the forward computes with, or compares, may become.
+    """The possible new values of each integer that the forward pass computes with or compares.
 
-    If it makes a dimension itself, that dimension decides. Otherwise it may become what tensors
-    near it suggest, or stay what it was, as far as every formula fits. Empty: nothing fits.
+    If the integer itself makes a dimension, that dimension decides. Otherwise it takes the values
+    suggested by the tensors near it, or its old value, as far as every formula fits. Empty: no
+    value fits.
     """
     tests = [
         Comparison(sizing.number, becomes, equal=True)
@@ -266,13 +268,13 @@ def narrow_values(numbers: CodeNumbers, sizes: Sizes) -> Values:
 
 
 def _attributes(*numbers: Number) -> list[Attribute]:
-    """The stored integers that numbers are computed from, each once."""
+    """The distinct stored integers from which numbers are computed."""
     found = (leaf for n in numbers for leaf in leaves(n) if isinstance(leaf, Attribute))
     return list(dict.fromkeys(found))
 
 
 def _stated_values(attribute: Attribute, numbers: CodeNumbers, sizes: Sizes) -> Iterator[int]:
-    """What dimensions say that an integer becomes: those that it makes, and those it must equal."""
+    """New values of an integer from the dimensions that it makes or must equal."""
     for sizing in numbers.sizings:
         if sizing.number == attribute and (becomes := sizes.required(sizing)) is not None:
             yield becomes
@@ -283,7 +285,7 @@ def _stated_values(attribute: Attribute, numbers: CodeNumbers, sizes: Sizes) -> 
 
 
 def _solved_values(attribute: Attribute, numbers: CodeNumbers, sizes: Sizes) -> Iterator[int]:
-    """What an integer becomes by the formulas that multiply or divide it and nothing else."""
+    """New values of an integer from formulas that only multiply or divide it."""
     for sizing in numbers.sizings:
         if attribute in leaves(sizing.number):
             becomes = sizes.required(sizing)
@@ -293,16 +295,16 @@ def _solved_values(attribute: Attribute, numbers: CodeNumbers, sizes: Sizes) -> 
 
 
 def plain_integers(layer: nn.Module) -> dict[str, int]:
-    """The attributes of one module that may be sizes."""
+    """The integer attributes of one module, which may be sizes."""
     return {name: value for name, value in vars(layer).items() if type(value) is int}
 
 
 def follow_integers(
     layer: nn.Module, path: str, sizes: Sizes, numbers: CodeNumbers | None, allowed_values: Values
 ) -> list[str]:
-    """Set the integers of ``layer`` that the cut changes; what cannot be told, in words.
+    """Set the integers of ``layer`` that the cut changes; return messages for ambiguous ones.
 
-    ``allowed_values`` is what the trace says that they may become (see `narrow_values`).
+    ``allowed_values`` are the values that the trace allows (see `narrow_values`).
     """
     doubts = []
     for name, value in plain_integers(layer).items():
@@ -317,12 +319,12 @@ def follow_integers(
             only_sizes = source.name not in numbers.elsewhere | numbers.values
             if makes_dimension:
                 becomes = (becomes & near) or becomes or near
-            if len(becomes) > 1 and only_sizes:  # all of these make and compare the same
+            if len(becomes) > 1 and only_sizes:  # all of them have the same effect
                 becomes = frozenset({value if value in becomes else max(becomes)})
             if source not in allowed_values and source.name in numbers.elsewhere:
                 becomes = near
                 if becomes - {value}:
-                    doubt = "may be a size that the cut changes, or not"
+                    doubt = "may or may not be a size that the cut changes"
         if len(becomes) > 1:
             doubt = f"may become any of {sorted(becomes)}"
         if doubt:
@@ -333,7 +335,7 @@ def follow_integers(
 
 
 def misfits(small: nn.Module, sizes: Sizes, numbers: CodeNumbers) -> list[str]:
-    """The sizes that the forward of ``small`` would compute wrongly, in words."""
+    """Messages for the sizes that the forward pass of ``small`` would compute wrongly."""
     problems: dict[str, None] = {}
     stored = partial(Attribute.of, module=small)
     for sizing in numbers.sizings:
@@ -351,8 +353,7 @@ def misfits(small: nn.Module, sizes: Sizes, numbers: CodeNumbers) -> list[str]:
             words = "equal" if comparison.equal else "different"
             problems[
                 f"{comparison.line} compares two numbers {which}that are {words} in the full "
-                "model, and not in the sub-model, which would take a branch that the trace has not "
-                "seen"
+                "model but not in the sub-model, which would take a branch that was not traced"
             ] = None
     return list(problems)
 

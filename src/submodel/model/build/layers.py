@@ -1,7 +1,7 @@
-"""The layers that store their sizes as plain numbers, and how each is corrected after a cut.
+"""Corrections of layers that store their sizes as plain numbers, after a cut.
 
-One short function per type of layer; it finds the weights already cut and sets what depends on
-their shapes. Add one for a layer of your own with `resizes`.
+One short function per type of layer sets the numbers that depend on the shapes of the cut weights.
+Register a function for your own layers with `resizes`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _F = TypeVar("_F", bound=Fix)
 
 @dataclass(frozen=True)
 class LayerCut:
-    """What a cut does to one layer."""
+    """One layer of a model and the cut applied to it."""
 
     path: str  # of the layer in the model
     original: nn.Module
@@ -39,7 +39,7 @@ class LayerCut:
     names: dict[int, str]  # id of a tensor -> its name in the model
 
     def layout(self, tensor: str, dimension: int = 0) -> Layout:
-        """What lies along a dimension of a tensor of the layer, or of one below it."""
+        """The layout of a dimension of a tensor of the layer or of an inner layer."""
         whole = attrgetter(tensor)(self.original)
         if id(whole) not in self.names:
             raise self.error(f"its {tensor} is computed, not stored")
@@ -47,14 +47,14 @@ class LayerCut:
         return FixedPart(whole.shape[dimension]) if layouts is None else layouts[dimension]
 
     def positions(self, tensor: str, dimension: int = 0) -> Indices:
-        """Which positions along a dimension of such a tensor are kept."""
+        """The kept positions along a dimension of such a tensor."""
         return self.layout(tensor, dimension).indices(self.cut.units)
 
     def groups(self, groups: int, tensor: str, dimension: int = 0) -> int:
-        """How many of the equal groups along a dimension of a tensor are left.
+        """The number of equal groups that remain along a dimension of a tensor.
 
-        A group goes as a whole or keeps as many units as every other: no layer can express groups
-        of different sizes.
+        The remaining groups must keep equal numbers of units, as no layer can express groups of
+        different sizes.
         """
         if groups == 1:
             return 1
@@ -66,19 +66,19 @@ class LayerCut:
         count = count_groups(layout, layout.size // groups, self.sizes.kept_counts)
         if count is None:
             raise self.error(
-                f"its {groups} groups of {layout.size // groups} would not keep equal numbers of "
-                "units; cut whole groups, or the same units of each"
+                f"its {groups} groups of {layout.size // groups} would keep different numbers of "
+                "units; cut whole groups, or the same units of each group"
             )
         return count
 
     def _is_whole(self) -> bool:
-        """Whether nothing of the layer is cut, as of one that the forward never runs."""
+        """Return whether no tensor of the layer is cut."""
         tensors = (*self.original.parameters(), *self.original.buffers())
         layouts = [self.cut.axes.layouts.get(self.names[id(t)], ()) for t in tensors]
         return all(kept_size(d, self.sizes.kept_counts) == d.size for dims in layouts for d in dims)
 
     def traced_layout(self, what: str) -> Layout | None:
-        """What a number of the layer counts or groups, by what the trace saw; None if unknown."""
+        """The dimension that a number of the layer counts or groups in the trace, if known."""
         numbers = self.cut.axes.code_numbers
         number = Attribute(f"{self.path}.{what}" if self.path else what)
         sizings = [] if numbers is None else [m for m in numbers.layers if m.number == number]
@@ -86,9 +86,9 @@ class LayerCut:
         return layout
 
     def follow(self, size: int, what: str) -> int:
-        """What a size becomes that no tensor of the layer itself shows.
+        """The new value of a size that no tensor of the layer itself shows.
 
-        As the trace saw it; without one, by the tensors nearest to the layer.
+        It follows from the trace, or without a trace from the tensors nearest to the layer.
         """
         by_trace = self.traced_layout(what)
         if by_trace is not None:
@@ -99,7 +99,7 @@ class LayerCut:
         return next(iter(becomes), size)
 
     def error(self, problem: str) -> SubmodelError:
-        """The error to raise when the layer cannot be cut so."""
+        """The error to raise if the layer cannot be cut this way."""
         where = f"{self.path} ({type(self.original).__name__})"
         return SubmodelError(
             f"cannot build the sub-model: {where}: {problem}; or give `factory` or `resize`"
@@ -107,10 +107,10 @@ class LayerCut:
 
 
 def resizes(*kinds: type[nn.Module]) -> Callable[[_F], _F]:
-    """Register how layers of these types, and of types derived from them, are corrected.
+    """Register a function that corrects layers of these types and of derived types.
 
-    The function gets the copied layer, whose tensors are already cut, and a `LayerCut`. It answers
-    for all plain numbers of the layer.
+    The function gets the copied layer, whose tensors are already cut, and a `LayerCut`. It must
+    correct all plain numbers of the layer.
 
     >>> import torch
     >>> class Heads(nn.Module):
@@ -194,7 +194,7 @@ def _group_norm(layer: nn.GroupNorm, cut: LayerCut) -> None:
     channels = cut.follow(layer.num_channels, "num_channels")
     if channels != layer.num_channels and layer.num_groups > 1:
         if cut.traced_layout("num_groups") is None:
-            raise cut.error("without weights, it does not show which groups are kept")
+            raise cut.error("without weights, the kept groups are not known")
         layer.num_groups = cut.groups(layer.num_groups, "")
     layer.num_channels = channels
 
@@ -231,7 +231,7 @@ def _rnn_cell(layer: nn.RNNCellBase, cut: LayerCut) -> None:  # noqa: ARG001
 
 @resizes(nn.MultiheadAttention)
 def _attention(layer: nn.MultiheadAttention, cut: LayerCut) -> None:
-    """Its one width is both that of its input and that of all heads together."""
+    """Correct the single width, which is that of the input and of all heads together."""
     layer.num_heads = cut.groups(layer.num_heads, "out_proj.weight", dimension=1)
     out, of_heads = layer.out_proj.weight.shape
     reading = layer.in_proj_weight if layer._qkv_same_embed_dim else layer.q_proj_weight
@@ -270,7 +270,7 @@ def _unflatten(layer: nn.Unflatten, cut: LayerCut) -> None:
 
 
 def _is_transposed_linear(layer: nn.Module) -> bool:
-    """GPT-2's linear layer, which `transformers` and its relatives each define for themselves."""
+    """Return whether a layer is GPT-2's linear layer, of which libraries have their own classes."""
     shape = getattr(getattr(layer, "weight", None), "shape", None)
     return shape is not None and shape == (getattr(layer, "nx", None), getattr(layer, "nf", None))
 

@@ -1,9 +1,9 @@
-"""Building the small module of a unit cut out of the full one.
+"""Construction of the small module of a unit cut from the full one.
 
 The copy shares no storage with the original: every parameter is replaced by its cut while the
-module is copied, so weight tying survives and the full weights are never duplicated. Layers that
-store their sizes as plain numbers are then corrected from the shapes of their weights. The second
-half is about tensors: which are exchanged, which stay local, and how a module takes them.
+module is copied, so weight tying survives and the full weights are never duplicated. Then layers
+that store their sizes as plain numbers are corrected from the shapes of their weights. The second
+half of the file concerns tensors: the exchanged ones, the local ones, and loading them.
 """
 
 from __future__ import annotations
@@ -46,16 +46,15 @@ def build_module(
     example_inputs: Inputs | None = None,
     outputs: Outputs | None = None,
 ) -> nn.Module:
-    """The sub-model of ``module`` that ``cut`` keeps, as a module of its own.
+    """Build the sub-model of ``module`` that ``cut`` keeps.
 
-    Without help, layers of torch are corrected by `resizes`, and plain integers of other modules
-    where there is no doubt what they become; doubt is an error. Floats stay: a scale such as
-    1/sqrt(size of a head) that a module stored is that of the full model (see `integers`).
-    ``resize(module, sizes)`` comes last and may settle what is in doubt. ``factory(sizes)``
-    replaces all of this: it makes a module of its own, with its own scales, into which the cut
-    tensors go by name.
+    By default layers of torch are corrected by `resizes`, and plain integers of other modules if
+    their new values are unambiguous; otherwise an error is raised. Floats stay: a stored scale such
+    as 1/sqrt(size of a head) is that of the full model (see `integers`). ``resize(module, sizes)``
+    runs last and may settle ambiguous integers. ``factory(sizes)`` replaces all corrections: it
+    makes a module with its own scales, into which the cut tensors are put by name.
 
-    Nothing in it leads back to ``module``. With ``example_inputs`` both run once to see to that;
+    The result does not refer to ``module``. With ``example_inputs`` both run once to check this;
     the shapes of their ``outputs`` must agree.
 
     >>> from submodel.model.axes import declare
@@ -69,7 +68,7 @@ def build_module(
     refuse_kinds(module)
     tensors = _map_tensors(module, partial(copy_part, cut))
     if isinstance(cut, PlannedCut) and cut.like is not None:
-        cut = cut.like  # from here on only its shapes count
+        cut = cut.like  # below, only shapes matter
     if not isinstance(cut, UnitCut):
         small = copy_module(module, tensors)
     else:
@@ -94,7 +93,7 @@ def build_module(
 
 
 def skeleton(module: nn.Module) -> nn.Module:
-    """A copy without values, on the meta device; what is tied stays tied, unlike after ``.to``.
+    """A copy on the meta device; tied weights stay tied, unlike after ``.to``.
 
     >>> skeleton(nn.Linear(2, 3)).weight.device
     device(type='meta')
@@ -103,9 +102,9 @@ def skeleton(module: nn.Module) -> nn.Module:
 
 
 def sharing(module: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:
-    """A copy that computes with these tensors themselves, where they lie in memory as its own do.
+    """A copy that uses these tensors without copying those with the module's memory order.
 
-    Buffers are copied: a forward may write in them.
+    Buffers are copied, as a forward pass may write to them.
 
     >>> net, weights = nn.Linear(2, 3), {"weight": torch.ones(3, 2), "bias": torch.ones(3)}
     >>> sharing(net, weights).weight.data_ptr() == weights["weight"].data_ptr()
@@ -128,7 +127,7 @@ def sharing(module: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:
 
 
 def to_device(module: nn.Module, device: torch.device | str) -> nn.Module:
-    """The module on a device; what has no values yet is zero, to be filled by `load`.
+    """The module on a device; tensors without values become zero, to be filled by `load`.
 
     >>> to_device(skeleton(nn.Linear(2, 3)), "cpu").weight.shape
     torch.Size([3, 2])
@@ -136,17 +135,17 @@ def to_device(module: nn.Module, device: torch.device | str) -> nn.Module:
     if not any(p.is_meta for p in module.parameters()):
         return module.to(device)
 
-    def room(_: str, tensor: Tensor) -> Tensor:
+    def allocate(_: str, tensor: Tensor) -> Tensor:
         if not tensor.is_meta:
             return tensor.to(device)
         shape, strides = tensor.shape, tensor.stride()  # `empty_like` loads torch's compiler
         return torch.empty_strided(shape, strides, dtype=tensor.dtype, device=device).zero_()
 
-    return copy_module(module, _map_tensors(module, room))
+    return copy_module(module, _map_tensors(module, allocate))
 
 
 def _map_tensors(module: nn.Module, make: Callable[[str, Tensor], Tensor]) -> dict[str, Tensor]:
-    """What ``make`` makes of every parameter, as one that trains as much, and of every buffer."""
+    """Apply ``make`` to every parameter and buffer; ``requires_grad`` is kept."""
     tensors: dict[str, Tensor] = {
         name: nn.Parameter(make(name, parameter.detach()), parameter.requires_grad)
         for name, parameter in module.named_parameters()
@@ -157,7 +156,7 @@ def _map_tensors(module: nn.Module, make: Callable[[str, Tensor], Tensor]) -> di
 def _correct(
     module: nn.Module, small: nn.Module, cut: UnitCut, sizes: Sizes, *, in_doubt_to_user: bool
 ) -> None:
-    """Set the plain numbers that the copy still has from the full model."""
+    """Correct the plain numbers that the copy has from the full model."""
     names = {id(p): name for name, p in module.named_parameters()}
     names |= {id(b): name for name, b in module.named_buffers()}
     doubts = []
@@ -178,10 +177,10 @@ def _correct(
 
 @contextmanager
 def _computed_weights(module: nn.Module, small: nn.Module) -> Iterator[None]:
-    """Weights that a layer computes when they are read can be read in here without a trace.
+    """Context in which reading a computed weight does not change the state of its layer.
 
-    Spectral norm, for one, takes a step of its power iteration whenever it is read while training.
-    Weights that torch's hooks compute before a forward are computed anew, from what is cut.
+    Spectral norm, for example, takes a step of its power iteration at every read while training.
+    Weights that torch's hooks compute before a forward pass are recomputed from the cut tensors.
     """
     computing_parts = [
         part
@@ -205,7 +204,7 @@ def _computed_weights(module: nn.Module, small: nn.Module) -> Iterator[None]:
 
 
 def _weight_hooks(layer: nn.Module) -> list[Callable[..., Any]]:
-    """What weight norm, spectral norm and pruning let run before a forward."""
+    """The hooks of weight norm, spectral norm and pruning that run before a forward pass."""
     hooks = layer._forward_pre_hooks.values()
     return [hook for hook in hooks if type(hook).__module__.startswith("torch.nn.utils.")]
 
@@ -213,13 +212,13 @@ def _weight_hooks(layer: nn.Module) -> list[Callable[..., Any]]:
 def _refuse(problems: Sequence[str]) -> None:
     if problems:
         raise SubmodelError(
-            "cannot build the sub-model: " + "; ".join(problems) + ". Register how this type is "
-            "corrected with `resizes`, give `resize` or `factory`, or keep the axis whole"
+            "cannot build the sub-model: " + "; ".join(problems) + ". Register a correction for "
+            "this type with `resizes`, pass `resize` or `factory`, or keep the axis whole"
         )
 
 
 def _fill(small: nn.Module, module: nn.Module, cut_tensors: Mapping[str, Tensor]) -> nn.Module:
-    """Let a module from a factory hold the cut tensors, which must fit it by name and shape."""
+    """Put the cut tensors into a module from a factory; names and shapes must agree."""
     factory_tensors: dict[str, Tensor] = dict(small.named_parameters())
     factory_tensors |= dict(small.named_buffers())
     problems = [
@@ -248,7 +247,7 @@ def _fill(small: nn.Module, module: nn.Module, cut_tensors: Mapping[str, Tensor]
 
 
 def _exchange(module: nn.Module, new: Mapping[int, Any]) -> None:
-    """Let a module hold other parameters and buffers, by the identities of its own."""
+    """Replace parameters and buffers of a module; ``new`` is keyed by the ids of the old ones."""
     for layer in module.modules():
         tables: tuple[dict[str, Any], ...] = (layer._parameters, layer._buffers)
         for table in tables:
@@ -259,11 +258,11 @@ _BYTES = 16
 
 
 def _pad_groups(module: nn.Module, small: nn.Module, paths: Iterable[str]) -> None:
-    """Let the modules of ``small`` at ``paths`` pad, where their tensors are cut.
+    """Make the modules of ``small`` at ``paths`` pad grouped products if their tensors are cut.
 
-    They multiply groups of rows with a matrix each, as experts do. Torch's kernel wants rows of a
-    multiple of 16 bytes, which the widths of the full model are and those of a cut need not be. So
-    both operands are padded with zeros, which add nothing to the sums, and the result is cut.
+    They multiply each group of rows by its own matrix, as experts do. Torch's kernel needs rows of
+    a multiple of 16 bytes, which widths of the full model satisfy and those of a cut may not. So
+    both operands are padded with zeros, which do not change the sums, and the result is trimmed.
     """
     for path in paths:
         layer, whole = small.get_submodule(path), module.get_submodule(path)
@@ -279,7 +278,7 @@ class PaddedForward:
         self.layer = layer
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """What the module computes."""
+        """Run the module with padding."""
         with _Padding():
             return type(self.layer).forward(self.layer, *args, **kwargs)
 
@@ -309,7 +308,7 @@ def _padded_product(rows: Tensor, matrices: Tensor, **options: Any) -> Tensor:
 
 
 def tensors_of(module: nn.Module) -> dict[str, Tensor]:
-    """What is exchanged: the parameters and the persistent floating-point buffers.
+    """The exchanged tensors: the parameters and the persistent floating-point buffers.
 
     Such buffers (running statistics) are cut and merged like weights; integer buffers stay local.
     """
@@ -322,10 +321,10 @@ def tensors_of(module: nn.Module) -> dict[str, Tensor]:
 
 
 def can_release(module: nn.Module) -> bool:
-    """Whether nothing but the tables of its layers is known to hold the module's tensors.
+    """Return whether only the tables of its layers refer to the module's tensors.
 
-    So it is with layers of torch, of `transformers` and of our own. Other code may keep them in
-    lists and closures, and recurrent layers of torch do.
+    This holds for layers of torch, `transformers` and this library. Other code may store tensors in
+    lists and closures, as recurrent layers of torch do.
 
     >>> can_release(nn.Sequential(nn.Linear(2, 2))), can_release(nn.LSTM(2, 2))
     (True, False)
@@ -340,7 +339,7 @@ _OPEN_CODE = {"torch", "transformers", "submodel"}
 
 
 def release(module: nn.Module) -> dict[str, Tensor]:
-    """What is exchanged, taken out of ``module``, which keeps the shapes alone.
+    """Move the exchanged tensors out of ``module``, which keeps only their shapes.
 
     >>> net = nn.Linear(2, 3)
     >>> release(net)["weight"].shape, net.weight.device
@@ -357,9 +356,9 @@ def release(module: nn.Module) -> dict[str, Tensor]:
 
 @contextmanager
 def without_values() -> Iterator[None]:
-    """Parameters of modules that are made in here have shapes alone; buffers have their values.
+    """Context in which new modules have parameters without values, and buffers with values.
 
-    So it is with a large model whose values lie in another process's memory.
+    It serves large models whose values are in another process's memory.
 
     >>> with without_values():
     ...     layer = nn.Linear(64, 64)
@@ -381,7 +380,7 @@ def without_values() -> Iterator[None]:
 
 
 def load(module: nn.Module, tensors: dict[str, Tensor]) -> None:
-    """Let ``module`` hold these tensors, without copying those that lie in memory as its own do."""
+    """Put these tensors into ``module`` without copying those with the same memory order."""
     with torch.no_grad():
         for name, parameter in module.named_parameters():
             tensor = tensors[name]
@@ -395,10 +394,10 @@ def load(module: nn.Module, tensors: dict[str, Tensor]) -> None:
 
 @torch.no_grad()
 def settle_spectral_norms(module: nn.Module) -> None:
-    """Let every spectral norm of ``module`` divide by the largest singular value of its own matrix.
+    """Update every spectral norm of ``module`` to the largest singular value of its own matrix.
 
-    It multiplies its matrix by two vectors that it iterates in training. Parts of vectors, and the
-    mean of those of several clients, are not those of the matrix at hand.
+    Spectral norm estimates that value from two vectors, which it iterates in training. Parts of
+    vectors, and the mean of several clients' vectors, do not belong to the matrix at hand.
 
     >>> net = torch.nn.utils.parametrizations.spectral_norm(nn.Linear(2, 2))
     >>> load(net, {name: torch.ones_like(t) for name, t in tensors_of(net).items()})
@@ -416,7 +415,7 @@ def settle_spectral_norms(module: nn.Module) -> None:
             continue
         modes = [(part, part.training) for part in (*parts, *layer.modules())]
         for part, _ in modes:
-            part.training = part in parts  # others may draw at random, or keep statistics
+            part.training = part in parts  # others may draw random numbers, or update statistics
         for step in steps * _ITERATIONS:
             step()
         for part, mode in modes:
@@ -424,15 +423,15 @@ def settle_spectral_norms(module: nn.Module) -> None:
 
 
 _ITERATIONS = 15
-"""As many as torch takes for a new layer."""
+"""The number that torch uses for a new layer."""
 
 
 @torch.no_grad()
 def load_local(small: nn.Module, module: nn.Module, cut: Cut) -> None:
-    """Let ``small`` hold the cut of what is never exchanged: all buffers that `tensors_of` omits.
+    """Put the cut of the local buffers, which `tensors_of` omits, into ``small``.
 
-    A module built for one cut serves another of the same shapes after `load`, and this: rotary
-    frequencies, for one, are no weights, but go with the units.
+    After `load` and this function, a module built for one cut serves another one of equal shapes.
+    Rotary frequencies, for example, are no weights but belong to units.
 
     >>> from submodel.model.build import build_module
     >>> from submodel.model.cut import WHOLE
@@ -457,7 +456,7 @@ def local_of(module: nn.Module) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def fill_local(small: nn.Module, local: Mapping[str, Tensor]) -> None:
-    """Let ``small`` hold these buffers."""
+    """Copy these buffers into ``small``."""
     for name, buffer in small.named_buffers():
         if name in local:
             buffer.copy_(local[name])

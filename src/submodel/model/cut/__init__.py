@@ -1,4 +1,4 @@
-"""Cuts: what one client holds in one round, and how it is gathered from and added to the whole."""
+"""Cuts: the part of a model that one client holds in one round; gathering it and adding it back."""
 
 from submodel.model.cut.cuts import (
     COORDINATES,

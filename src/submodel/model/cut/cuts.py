@@ -2,7 +2,7 @@
 
 A *unit* cut keeps whole units of every axis, so the client's tensors are really smaller. A
 *coordinate* cut keeps single weights: the tensors keep their shape and the rest is zero.
-Both are immutable and know nothing of schemes, engines or rounds.
+Both are immutable and independent of schemes, engines and rounds.
 """
 
 from __future__ import annotations
@@ -42,67 +42,67 @@ COORDINATES = "coordinates"
 
 
 class Cut(ABC):
-    """What a client holds of the whole; unless a cut says otherwise, tensors keep their shapes."""
+    """The part of a model that a client holds; by default tensors keep their shapes."""
 
     @abstractmethod
     def part(self, name: str, whole: Tensor) -> Tensor:
-        """What the client holds of one tensor; may share its memory."""
+        """The client's part of one tensor; may share its memory."""
 
     @abstractmethod
     def add(self, name: str, whole: Tensor, value: Tensor | float, skip: int = 0) -> None:
-        """Add ``value`` to the held part of ``whole``, in place; ``skip`` leading dimensions."""
+        """Add ``value`` to the held part of ``whole``; ``skip`` leading dimensions are batches."""
 
     @abstractmethod
     def put(self, name: str, whole: Tensor, value: Tensor | bool) -> None:
         """Write ``value`` to the held part of ``whole``, in place."""
 
     def places(self, name: str) -> Places:  # noqa: ARG002 - of any tensor
-        """The kept positions of a tensor along each dimension that is really cut."""
+        """The kept positions of a tensor along each dimension that is cut."""
         return ()
 
     def mask(self, name: str) -> Tensor | None:  # noqa: ARG002
-        """The 0/1 mask that training must respect; None where the tensor itself is smaller."""
+        """The 0/1 mask for training; None if the tensor is not masked."""
         return None
 
     def shape(self, name: str, whole: Sequence[int]) -> tuple[int, ...]:  # noqa: ARG002
-        """The shape that a tensor of the shape ``whole`` has at the client."""
+        """The shape of the client's part of a tensor of shape ``whole``."""
         return tuple(whole)
 
     def value_count(self, name: str, shape: Sequence[int]) -> int:
-        """How many values of a tensor of this shape the client holds."""
+        """The number of values that the client holds of a tensor of this shape."""
         return math.prod(self.shape(name, shape))
 
     def flat_index(self, layout: FlatLayout) -> Tensor | None:  # noqa: ARG002
-        """Where small tensors have what the client holds; None where they keep their shapes."""
+        """The positions of the held values in the vector of small tensors; None if all are held."""
         return None
 
     @property
     @abstractmethod
     def shape_key(self) -> tuple[tuple[str, int], ...]:
-        """Equal for cuts whose sub-models have equal shapes."""
+        """A key that is equal for cuts whose sub-models have equal shapes."""
 
     @property
     @abstractmethod
     def same_key(self) -> Hashable:
-        """Equal for cuts that are known to hold the same."""
+        """A key that is equal only for cuts that hold the same values."""
 
 
 def cut_digest(cut: Cut) -> str | None:
-    """A hash of what a cut holds, equal in all processes; None if that is not known."""
+    """A hash of a cut, equal in all processes; None if its content is not compared."""
     key = cut.same_key
     return None if isinstance(key, int) else hashlib.sha256(repr(key).encode()).hexdigest()
 
 
 def count_values(cut: Cut, whole: Tensors) -> int:
-    """How many values ``cut`` holds in all."""
+    """The total number of values that ``cut`` holds."""
     return sum(cut.value_count(name, tensor.shape) for name, tensor in whole.items())
 
 
-_LEAST_ROW = 64  # values in a row; shorter ones are moved one by one
+_LEAST_ROW = 64  # values; shorter rows are moved value by value
 
 
 class ByPlan(Cut):
-    """A cut by a plan: for each tensor that is cut, the positions kept along its dimensions."""
+    """A cut by a plan, which lists for each cut tensor the kept positions along its dimensions."""
 
     plan: Plan
 
@@ -151,10 +151,11 @@ class ByPlan(Cut):
     def _kept(
         self, name: str, whole: Tensor, value: Tensor | float, skip: int = 0
     ) -> Iterator[tuple[Tensor, Tensor | None, Tensor]]:
-        """A view of ``whole``, the rows of its second dimension that are kept, and their values.
+        """A view of ``whole``, the indices of its kept rows, and the values for them.
 
-        No rows: all of the view is kept, as where neighbours are. Rows in memory are several times
-        as fast as a list of positions for each dimension; short ones are moved value by value.
+        None for the indices: the whole view is kept, as for a run of positions. Rows in memory are
+        several times as fast as a list of positions per dimension; short rows are moved value by
+        value.
         """
         values = torch.as_tensor(value, dtype=whole.dtype, device=whole.device)
         places = self._where.get(name, ())
@@ -167,24 +168,24 @@ class ByPlan(Cut):
         values = values.expand(*whole.shape[:skip], *self.shape(name, whole.shape[skip:]))
         strides = whole.stride()
         order = sorted(range(whole.dim()), key=lambda d: (d >= skip, -strides[d]))
-        view, values = whole.permute(order), values.permute(order)  # as it lies in memory
+        view, values = whole.permute(order), values.permute(order)  # in memory order
         memory = view.contiguous()
         shape, planes = view.shape[skip:], math.prod(view.shape[:skip])
         kept_places = [(order.index(d + skip) - skip, kept) for d, kept in self.plan[name]]
         rows, length = kept_rows(shape, kept_places, _LEAST_ROW)
-        room = (planes, -1, length) if length > 1 else (planes, -1)
+        view_shape = (planes, -1, length) if length > 1 else (planes, -1)
         kept = torch.from_numpy(rows).to(whole.device)
-        yield memory.view(room), kept, values.reshape(room)
+        yield memory.view(view_shape), kept, values.reshape(view_shape)
         if memory.data_ptr() != view.data_ptr():
             view.copy_(memory)
 
     @cached_property
     def _flat_indices(self) -> dict[FlatLayout, Tensor]:
-        """By layout: what is sent is merged by the same."""
+        """A cache by layout; sending and merging use the same layout."""
         return {}
 
     def flat_index(self, layout: FlatLayout) -> Tensor | None:
-        """Where small tensors have what is kept of them."""
+        """The positions of the kept values in the vector of small tensors."""
         if layout not in self._flat_indices:
             self._flat_indices[layout] = torch.from_numpy(layout.positions(self.plan))
         return self._flat_indices[layout]
@@ -208,10 +209,10 @@ class ByPlan(Cut):
 
 @dataclass(frozen=True)
 class PlannedCut(ByPlan):
-    """A cut as plain data: it gathers and adds without a model, and travels as JSON.
+    """A cut as plain data: it needs no model and can be sent as JSON.
 
-    Positions may come in any order. Building its module takes ``like``, a cut by axes that has the
-    same shapes; it does not travel.
+    Positions may have any order. Building its module needs ``like``, a cut by axes with the same
+    shapes, which is not part of the JSON.
     """
 
     plan: Plan
@@ -225,7 +226,7 @@ class PlannedCut(ByPlan):
         return tuple((f"{n}[{d}]", len(places)) for n, e in self.plan.items() for d, places in e)
 
     def to_json(self) -> str:
-        """The plan as text: tensor -> [[dimension, runs of kept positions]].
+        """The plan as JSON: tensor -> [[dimension, runs of kept positions]].
 
         >>> PlannedCut({"w": ((0, np.array([0, 1, 2, 7])),)}).to_json()
         '{"w": [[0, [[0, 3], [7, 8]]]]}'
@@ -234,10 +235,10 @@ class PlannedCut(ByPlan):
 
     @classmethod
     def from_json(cls, text: str, most: int = 1 << 24) -> PlannedCut:
-        """The cut that `to_json` wrote; raises `PlanError` for anything else.
+        """Read the JSON of `to_json`; raise `PlanError` for anything else.
 
-        ``most`` bounds the positions that it may hold (each set once, however many dimensions it
-        is kept of): forty bytes can name a thousand million.
+        ``most`` bounds the total number of positions (equal sets of positions count once), as forty
+        bytes can name a thousand million positions.
 
         >>> PlannedCut.from_json('{"w": [[0, [[0, 3], [7, 8]]]]}').plan["w"][0][1]
         array([0, 1, 2, 7])
@@ -267,7 +268,7 @@ class PlannedCut(ByPlan):
 
 
 def _place(positions: Indices) -> Where:
-    """A slice for neighbours in their order, which [0, 2, 1, 3] are not; otherwise a tensor."""
+    """A slice for a run of ascending positions, otherwise a tensor."""
     if len(positions) and (np.diff(positions) == 1).all():
         return slice(int(positions[0]), int(positions[-1]) + 1)
     return torch.from_numpy(positions)
@@ -283,7 +284,7 @@ def _plan_text() -> TypeAdapter[_PlanText]:
 
 
 def _positions(pairs: Sequence[tuple[int, int]], most: int, where: str) -> int:
-    """How many there are in the runs, none of them twice, and not more than ``most``."""
+    """The number of positions in runs; raise unless all differ and at most ``most`` are given."""
     count = sum(b - a for a, b in pairs)
     if any(a >= b for a, b in pairs) or count > most:
         raise PlanError(f"not a plan: {where} keeps {count:,} positions; at most {most:,} may be")
@@ -294,7 +295,7 @@ def _positions(pairs: Sequence[tuple[int, int]], most: int, where: str) -> int:
 
 
 def runs(positions: Indices) -> list[list[int]]:
-    """Positions, in their order, as [start, stop) pairs of neighbours.
+    """Positions, in their order, as [start, stop) pairs.
 
     >>> runs(np.array([0, 1, 2, 7])), from_runs([[0, 3], [7, 8]])
     ([[0, 3], [7, 8]], array([0, 1, 2, 7]))
@@ -306,7 +307,7 @@ def runs(positions: Indices) -> list[list[int]]:
 
 
 def read_runs(pairs: Sequence[tuple[int, int]], size: int, where: str) -> Indices:
-    """`from_runs` of what a stranger wrote: positions below ``size``, none of them twice.
+    """`from_runs` for untrusted pairs; positions must be distinct and below ``size``.
 
     >>> read_runs([(0, 3), (5, 9)], 8, "w")
     Traceback (most recent call last):
@@ -320,13 +321,13 @@ def read_runs(pairs: Sequence[tuple[int, int]], size: int, where: str) -> Indice
 
 
 def from_runs(pairs: Sequence[Sequence[int]]) -> Indices:
-    """The positions that `runs` wrote."""
+    """The inverse of `runs`."""
     return np.concatenate([np.arange(0), *(np.arange(a, b) for a, b in pairs)])
 
 
 @dataclass(frozen=True)
 class UnitCut(ByPlan):
-    """Whole units: ``units[axis]`` are the kept ones; an axis that is not named is whole."""
+    """A cut by whole units: ``units[axis]`` are kept; an axis that is not named is whole."""
 
     axes: Axes
     units: Units
@@ -334,7 +335,7 @@ class UnitCut(ByPlan):
     @cached_property
     def plan(self) -> Plan:  # type: ignore[override]
         """The plan that follows from the axes."""
-        indices: dict[int, Indices] = {}  # equal layouts recur in dozens of tensors
+        indices: dict[int, Indices] = {}  # dozens of tensors have equal layouts
         plan: dict[str, tuple[tuple[int, Indices], ...]] = {}
         whole_axes = self.units.keys().isdisjoint
         for name, d, layout, axes in self.axes.cut_dimensions:
@@ -351,7 +352,7 @@ class UnitCut(ByPlan):
         return tuple(sorted((axis, units.tobytes()) for axis, units in self.units.items()))
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
+        """The representation in a notebook."""
         rows, kept_sizes = [], 0
         for axis, size in self.axes.sizes.items():
             mask = np.zeros(size)
@@ -381,9 +382,9 @@ def prefix_cut(
     classes: Indices | None = None,
     least: Mapping[str, float] = MappingProxyType({}),
 ) -> UnitCut:
-    """The first units of every axis; ``classes`` keeps only those rows of the classifier.
+    """A cut to the first units of every axis; ``classes`` selects rows of the classifier.
 
-    ``least`` is the least share of an axis that is held, whatever the capacity.
+    ``least`` is the least fraction of an axis that is kept at any capacity.
     """
     units: dict[str, Indices] = {}
     for axis, size in axes.cut_by_capacity.items():
@@ -397,12 +398,12 @@ def prefix_cut(
 
 @dataclass(frozen=True)
 class CoordinateCut(Cut):
-    """Single weights: a 0/1 mask per tensor; a tensor that is not named is whole."""
+    """A cut by single weights: a 0/1 mask per tensor; a tensor that is not named is whole."""
 
     masks: Mapping[str, Tensor]
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
+        """The representation in a notebook."""
         rows, held_weights, weights = [], 0, 0
         for name, mask in self.masks.items():
             count, size = int(mask.sum()), mask.numel()
@@ -417,7 +418,7 @@ class CoordinateCut(Cut):
         return card(title, *_table("tensor", rows, "tensors"))
 
     def part(self, name: str, whole: Tensor) -> Tensor:
-        """The masked tensor m (.) w, in its full shape; what is not held is 0, never -0."""
+        """The masked tensor m (.) w in its full shape; values that are not held are 0, never -0."""
         mask = self.mask(name)
         return whole if mask is None else whole.where(mask.bool().to(whole.device), 0)
 
@@ -446,12 +447,12 @@ class CoordinateCut(Cut):
 
     @property
     def shape_key(self) -> tuple[tuple[str, int], ...]:
-        """All coordinate cuts have the shapes of the whole."""
+        """The empty key, as all coordinate cuts have the shapes of the whole."""
         return ()
 
     @property
     def same_key(self) -> Hashable:
-        """Masks are not compared."""
+        """The identity of the cut, as masks are not compared."""
         return id(self) if self.masks else "whole"
 
 
@@ -460,7 +461,7 @@ WHOLE: Cut = CoordinateCut({})
 
 
 _MOST_ROWS = 24
-_MOST_CELLS = 480  # of a strip: two to a pixel
+_MOST_CELLS = 480  # of a strip: two per pixel
 
 
 def _table(heading: str, rows: list[list[str]], plural: str) -> list[str]:
@@ -471,7 +472,7 @@ def _table(heading: str, rows: list[list[str]], plural: str) -> list[str]:
 
 
 def _thin(mask: np.ndarray[tuple[int], np.dtype[np.float64]]) -> list[float]:
-    """The mask, or the shares of its stretches where it is long."""
+    """The mask, or the means of its sections if it is long."""
     if len(mask) <= _MOST_CELLS:
         return [float(level) for level in mask]
     return [float(part.mean()) for part in np.array_split(mask, _MOST_CELLS)]

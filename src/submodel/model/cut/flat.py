@@ -1,6 +1,6 @@
-"""Where the values of a cut lie in memory, and copies of them for a client.
+"""The memory layout of the values of a cut, and copies of them for a client.
 
-Small tensors lie side by side in one vector, so that a cut takes its part of all in one step.
+Small tensors are concatenated in one vector, so that a cut selects from all of them in one step.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
-"""By how many dimensions a tensor has."""
-_MOST = 1 << 16  # values of a small tensor
+"""Memory formats by number of dimensions."""
+_MOST = 1 << 16  # largest number of values of a small tensor
 _Places = Sequence[tuple[int, Indices]]
 
 
 class FlatLayout:
-    """Where the values of some tensors are in one vector.
+    """The positions of several tensors' values in one vector.
 
     >>> layout = FlatLayout({"w": (2, 3), "b": (2,)})
     >>> layout.positions({"w": [(1, np.array([0, 2]))]}).tolist()
@@ -49,13 +49,13 @@ class FlatLayout:
         ]
 
     def join(self, tensors: Mapping[str, Tensor]) -> Tensor:
-        """The vector of the tensors' values; others are left out."""
+        """Concatenate the values of the layout's tensors; ignore other tensors."""
         return torch.cat([tensors[name].reshape(-1) for name in self.shapes])
 
     def split(
         self, values: Tensor, shapes: Mapping[str, Sequence[int]] | None = None
     ) -> dict[str, Tensor]:
-        """The tensors of a vector, which share its memory."""
+        """Split a vector into tensors that share its memory."""
         if shapes is None:
             shapes, sizes = self.shapes, self.sizes
         else:
@@ -66,7 +66,7 @@ class FlatLayout:
         }
 
     def positions(self, plan: Mapping[str, _Places]) -> NDArray[np.int64]:
-        """Where in the vector the values are that a plan keeps, tensor by tensor, row by row."""
+        """Positions in the vector of the values that a plan keeps."""
         parts = []
         for name, shape, everything, start in self._tensors:
             if name in plan:
@@ -79,12 +79,12 @@ class FlatLayout:
 def kept_rows(
     shape: Sequence[int], places: Iterable[tuple[int, Indices]], least: int = 1
 ) -> tuple[Indices, int]:
-    """Which rows are kept of a tensor that lies in memory value by value, and their length.
+    """The indices of the kept rows of a contiguous tensor, and the length of a row.
 
     Args:
-        shape: of the tensor.
+        shape: the shape of the tensor.
         places: the kept positions along the dimensions that are cut.
-        least: where rows would be shorter, single values are rows.
+        least: the least length of a row; shorter rows are divided into single values.
 
     >>> kept_rows((2, 3, 5), [(1, np.array([0, 2]))])
     (array([0, 2, 3, 5]), 5)
@@ -115,7 +115,7 @@ def _layout(*shapes: tuple[str, tuple[int, ...]]) -> FlatLayout:
 
 
 def small_layout(tensors: Mapping[str, Tensor]) -> FlatLayout:
-    """That of the small tensors among these: of one kind, on the CPU, row by row in memory.
+    """The layout of the small tensors: of one type, on the CPU, contiguous.
 
     >>> small_layout({"w": torch.ones(2), "n": torch.tensor(3)}).size
     2
@@ -136,7 +136,7 @@ def _is_small(tensor: Tensor, kind: torch.dtype | None) -> bool:
 
 
 def is_plain(tensor: Tensor) -> bool:
-    """Whether a tensor lies in memory row by row, and says so.
+    """Return whether a tensor is contiguous with the strides of that order.
 
     >>> is_plain(torch.ones(2, 3)), is_plain(torch.ones(2, 3).t())
     (True, False)
@@ -144,7 +144,7 @@ def is_plain(tensor: Tensor) -> bool:
     if not tensor.is_contiguous():
         return False
     if tensor.dim() not in CHANNELS_LAST:
-        return True  # of other tensors, no kernel asks
+        return True  # kernels inspect the strides of other tensors only
     step = 1
     for size, stride in zip(reversed(tensor.shape), reversed(tensor.stride()), strict=True):
         if stride != step:
@@ -154,7 +154,7 @@ def is_plain(tensor: Tensor) -> bool:
 
 
 def copy_part(cut: Cut, name: str, whole: Tensor) -> Tensor:
-    """What the client holds of one tensor, in memory of its own and laid out as the whole is."""
+    """A copy of the client's part of one tensor, in the memory order of the whole."""
     if whole.layout is not torch.strided:
         return whole.clone()  # sparse tensors are never cut
     part = cut.part(name, whole)
@@ -165,9 +165,9 @@ def copy_part(cut: Cut, name: str, whole: Tensor) -> Tensor:
 
 
 def lay_out(values: Tensor, like: Tensor) -> Tensor:
-    """A copy of ``values`` whose dimensions follow each other in memory as those of ``like`` do.
+    """A copy of ``values`` with the memory order of ``like``.
 
-    Kernels go by it: the same weights in channels-last order make other bits.
+    Kernels depend on the order: the same weights in channels-last order give different bits.
 
     >>> image = torch.ones(2, 3, 4, 4).to(memory_format=torch.channels_last)
     >>> lay_out(torch.ones(1, 2, 4, 4), image).stride()
@@ -186,7 +186,7 @@ def lay_out(values: Tensor, like: Tensor) -> Tensor:
 
 
 def _is_dense(tensor: Tensor) -> bool:
-    """Whether the values of a tensor fill its memory, each place once."""
+    """Return whether a tensor's values fill its memory without gaps or overlap."""
     step = 1
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if size != 1 and stride != step:
@@ -196,12 +196,12 @@ def _is_dense(tensor: Tensor) -> bool:
 
 
 def gather(cut: Cut, whole: Tensors) -> dict[str, Tensor]:
-    """What the client of ``cut`` receives: a copy of its part of every tensor."""
+    """A copy of the part of every tensor that ``cut`` holds."""
     return {name: copy_part(cut, name, tensor) for name, tensor in whole.items()}
 
 
 class CutSource:
-    """A model, not to change, from which cuts take their parts: those of small tensors in one step.
+    """The tensors of a model, constant meanwhile, from which cuts are gathered.
 
     >>> from submodel.model.cut import WHOLE
     >>> CutSource({"w": torch.ones(2)}).gather(WHOLE)
@@ -217,7 +217,7 @@ class CutSource:
         return self._layout.join(self._whole)
 
     def gather(self, cut: Cut) -> dict[str, Tensor]:
-        """A copy of what a cut holds of every tensor; small ones lie side by side in memory."""
+        """A copy of a cut's part of every tensor; small tensors are selected in one step."""
         index = cut.flat_index(self._layout)
         if index is None or not self._layout.size:
             return gather(cut, self._whole)
@@ -230,7 +230,7 @@ class CutSource:
 
 
 class LastCut(Generic[_T]):
-    """A function of a cut that remembers its last values: clients with equal cuts come in a row.
+    """A function of a cut that caches its last values, as clients with equal cuts are neighbours.
 
     >>> from submodel.model.cut import WHOLE
     >>> LastCut(lambda cut: cut.value_count("w", (2, 3)))(WHOLE)
@@ -244,7 +244,7 @@ class LastCut(Generic[_T]):
     def __call__(self, cut: Cut) -> _T:
         """The value for ``cut``."""
         entry = self._last.get(id(cut))
-        if entry is None:  # who is remembered lives, so no other cut has its id
+        if entry is None:  # cached cuts stay alive, so ids are unique
             if len(self._last) >= self._count:
                 del self._last[next(iter(self._last))]
             entry = self._last[id(cut)] = (cut, self._compute(cut))

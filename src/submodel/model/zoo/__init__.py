@@ -1,4 +1,4 @@
-"""The built-in models, a file for each, layers as products of low-rank ones, and adapters."""
+"""The built-in models, low-rank factorisation of layers, and adapters."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ __all__ = [
 
 @dataclass(frozen=True)
 class ModelContext:
-    """What is known of the data.
+    """Properties of the data that a model depends on.
 
     Args:
         inputs: the shape of one input.
-        classes: the number of outputs: classes, tokens to tell, or numbers.
-        vocabulary: how many tokens there are, where inputs are sequences of tokens.
-        task: what targets are, "classification", "language" or "regression"; None: not known.
+        classes: the number of outputs: classes, tokens to predict, or numbers.
+        vocabulary: the number of tokens, if inputs are sequences of tokens.
+        task: the kind of task, "classification", "language" or "regression"; None: not known.
     """
 
     inputs: Sequence[int]
@@ -41,7 +41,7 @@ class ModelContext:
     task: str | None = None
 
     def images(self, name: str, least: int = 1) -> Sequence[int]:
-        """The inputs, if they are images of at least so many pixels each way."""
+        """The shape of the inputs; raise `ConfigError` unless they are large enough images."""
         if len(self.inputs) != 3 or min(self.inputs[1:]) < least:
             size = f" of at least {least} x {least}" if least > 1 else ""
             raise ConfigError(
@@ -51,7 +51,7 @@ class ModelContext:
         return self.inputs
 
     def sequences(self, name: str) -> tuple[int, int]:
-        """Length and vocabulary, if the next token is to be told at every place of sequences."""
+        """Length and vocabulary; raise `ConfigError` unless the task is next-token prediction."""
         if len(self.inputs) != 1 or self.task not in (None, "language"):
             targets = "" if self.task is None else f" with targets for {self.task}"
             raise ConfigError(
@@ -63,12 +63,12 @@ class ModelContext:
 
 @contextmanager
 def allocating(width: int) -> Iterator[None]:
-    """Say it by its key where a width is more than memory holds."""
+    """Turn a failed allocation into a `ConfigError` for ``model.width``."""
     try:
         yield
     except RuntimeError as error:  # of the allocator
         reason = str(error).partition("\n")[0]
-        raise ConfigError(f"model.width: {width} is more than fits here: {reason}") from None
+        raise ConfigError(f"model.width: {width} does not fit into memory: {reason}") from None
 
 
 def make_model(

@@ -1,4 +1,4 @@
-"""A small transformer for language: a decoder that tells the next token at every place."""
+"""A small language model: a transformer decoder that predicts the next token at every position."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from submodel.core.errors import ConfigError
 from submodel.core.options import Count, Decay, Section
 from submodel.model.zoo import ModelContext, allocating
 
-_SPREAD = 0.02  # of initial weights, as GPT-2's
+_SPREAD = 0.02  # standard deviation of initial weights, as in GPT-2
 
 
 class CausalAttention(nn.Module):
-    """Self-attention in which a place sees itself and those before it.
+    """Self-attention in which a position sees itself and earlier positions.
 
-    Products are scaled by the full model's head size, in sub-models too: they compute what the full
-    model does without the units that they lack.
+    Products are scaled by the full model's head size, in sub-models too: a sub-model computes the
+    full model with the dropped units zeroed.
     """
 
     def __init__(self, width: int, heads: int) -> None:
@@ -41,7 +41,7 @@ class CausalAttention(nn.Module):
 
 
 class DecoderBlock(nn.Module):
-    """Attention and a perceptron of four times the width, each behind a norm and beside a skip."""
+    """Attention and an MLP of four times the width, each with a norm and a skip connection."""
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
@@ -61,15 +61,15 @@ class DecoderBlock(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Token and learned position embeddings, blocks, a norm, and a head of its own weights.
+    """Token and learned position embeddings, blocks, a norm, and an untied head.
 
     Args:
-        length: the most tokens of a sequence.
-        vocabulary: how many tokens there are.
-        width: of the stream.
-        layers: how many blocks.
-        heads: of every attention; they divide the width.
-        dropout: the share of values dropped in training, of embeddings and of what blocks add.
+        length: the largest number of tokens in a sequence.
+        vocabulary: the number of tokens.
+        width: the width of the residual stream.
+        layers: the number of blocks.
+        heads: the heads of every attention; they divide the width.
+        dropout: the fraction of values dropped in training, of embeddings and of block outputs.
 
     >>> Decoder(length=8, vocabulary=29, width=16)(torch.zeros(2, 8, dtype=torch.long)).shape
     torch.Size([2, 8, 29])
@@ -94,7 +94,7 @@ class Decoder(nn.Module):
         self._initialise(layers)
 
     def _initialise(self, layers: int) -> None:
-        """As GPT-2: what adds to the stream is smaller, the more there is of it."""
+        """Initialise as GPT-2: projections onto the stream are scaled by 1 / sqrt(2 layers)."""
         nn.init.normal_(self.positions, std=_SPREAD)
         for name, layer in self.named_modules():
             if isinstance(layer, nn.Linear | nn.Embedding):
@@ -106,7 +106,7 @@ class Decoder(nn.Module):
                 nn.init.zeros_(layer.bias)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """From tokens (batch, length) to logits (batch, length, vocabulary)."""
+        """Map tokens (batch, length) to logits (batch, length, vocabulary)."""
         x = self.dropout(self.tokens(tokens) + self.positions[: tokens.shape[1]])
         logits: Tensor = self.head(self.norm(self.blocks(x)))
         return logits
@@ -117,21 +117,23 @@ def _dropout(share: float) -> nn.Module:
 
 
 class Gpt:
-    """The net as a component."""
+    """The component of ``gpt``."""
 
     class Options(Section):
         """The keys of ``gpt``."""
 
-        width: Count = Field(128, description="of the stream; the MLPs are four times as wide")
+        width: Count = Field(
+            128, description="width of the residual stream; the MLPs are four times as wide"
+        )
         layers: Count = Field(4, description="blocks of attention and MLP")
-        heads: Count = Field(4, description="of every attention; they divide the width")
+        heads: Count = Field(4, description="heads of every attention; they divide the width")
         dropout: Decay = Field(
-            0.0, description="share of values dropped in training; clients then train one by one"
+            0.0, description="fraction of values dropped in training; clients then train one by one"
         )
 
     @classmethod
     def configured(cls, options: Options, context: ModelContext) -> nn.Module:
-        """For sequences of tokens, as long as the data's."""
+        """Make the net for sequences of tokens of the data's length."""
         length, vocabulary = context.sequences("gpt")
         if options.width % options.heads:
             raise ConfigError(

@@ -1,8 +1,8 @@
-"""Models that are not ours: given in Python, or of a config class of `transformers`.
+"""Models from outside: given in Python, or made from a config class of `transformers`.
 
-The model of a class such as ``transformers:GPT2Config`` is made for data: sizes that follow from it
-(vocabulary, positions, labels) are taken from it where the options do not give them. Weights are
-random; nothing is fetched.
+The model of a class such as ``transformers:GPT2Config`` is made for the data: sizes that the
+options do not give (vocabulary, positions, labels) follow from it. Weights are random; nothing is
+downloaded.
 """
 
 from __future__ import annotations
@@ -27,19 +27,21 @@ _COUNT_AFTER_PADDING = ("roberta", "xlm-roberta", "xlm-roberta-xl", "camembert",
 
 
 def is_config_class(thing: object) -> bool:
-    """Whether this is a config class of `transformers`."""
+    """Return whether an object is a config class of `transformers`."""
     return isinstance(thing, type) and any(kind.__name__ in _BASES for kind in thing.__mro__)
 
 
 def as_component(target: Any) -> Any:
-    """A config class as a component that makes its model; anything else stays what it is."""
+    """Wrap a config class in a component that makes its model; return anything else unchanged."""
     return ConfiguredModel(target) if is_config_class(target) else target
 
 
 @contextmanager
 def only_errors() -> Iterator[None]:
-    """Without what the library says of configs on their way, as of default tokens beyond a small
-    vocabulary, which are set right afterwards.
+    """Silence warnings of `transformers` about intermediate configs.
+
+    One example is the warning about default tokens beyond a small vocabulary, which are corrected
+    afterwards.
 
     >>> with only_errors():
     ...     logging.getLogger("transformers").isEnabledFor(logging.WARNING)
@@ -65,7 +67,7 @@ class ConfiguredModel:
         """Components are callable; this one is made by `configured`."""
 
     def configured(self, options: FreeOptions, context: ModelContext) -> nn.Module:
-        """The model for the data's task."""
+        """Make the model for the data's task."""
         values = options.options
         with only_errors():
             config = self.config_class(**values)
@@ -74,10 +76,10 @@ class ConfiguredModel:
         return make_for_task(config, context)
 
     def _unknown_keys(self, values: Mapping[str, Any]) -> list[str]:
-        """The keys that `transformers` would keep without using them."""
+        """Problems for keys that `transformers` would store without using them."""
         try:
             defaults = self.config_class()
-        except Exception:  # it has no defaults, so it says itself what it takes
+        except Exception:  # a class without defaults checks its keys itself
             return []
         return [
             f"model.options.{key}: {self.config_class.__name__} has no such key"
@@ -87,10 +89,10 @@ class ConfiguredModel:
 
 
 def fit_config(config: Any, values: Mapping[str, Any], context: ModelContext) -> list[str]:
-    """Give a config the sizes of the data; returns why those of the user are too small."""
+    """Set the sizes of the data in a config; return the problems of sizes given by the user."""
     problems = []
     if values.get("use_cache"):
-        problems.append("model.options.use_cache: training has no use for a cache; leave it out")
+        problems.append("model.options.use_cache: training needs no cache; remove the key")
     config.use_cache = False
     if context.vocabulary is not None:
         problems += _fit_size(config, values, ("vocab_size",), context.vocabulary, "tokens")
@@ -104,7 +106,7 @@ def fit_config(config: Any, values: Mapping[str, Any], context: ModelContext) ->
         noun = "classes" if context.task == "classification" else "targets"
         problems += _fit_size(config, values, keys, context.classes, noun)
     if context.task == "language" and "is_decoder" not in values:
-        config.is_decoder = True  # or encoders would see the tokens that they are to tell
+        config.is_decoder = True  # otherwise encoders would see the tokens to predict
     if len(context.inputs) == 3:
         channels, height, _ = context.inputs
         problems += _fit_size(config, values, ("num_channels",), channels, "channels")
@@ -115,7 +117,7 @@ def fit_config(config: Any, values: Mapping[str, Any], context: ModelContext) ->
 def _fit_size(
     config: Any, values: Mapping[str, Any], keys: tuple[str, ...], size: int, noun: str
 ) -> list[str]:
-    """Set the first of the keys that the config has, unless one was given that is large enough."""
+    """Set the first key that the config has, unless the user gave a value that is large enough."""
     present = [key for key in keys if hasattr(config, key)]
     if not present:
         return []
@@ -130,7 +132,7 @@ def _fit_size(
 
 
 def _fit_special_tokens(config: Any, values: Mapping[str, Any]) -> list[str]:
-    """Special tokens beyond the vocabulary are none, where they are only defaults."""
+    """Reset default special tokens beyond the vocabulary; return problems for given ones."""
     problems = []
     for key in _TOKENS:
         token = getattr(config, key, None)
@@ -146,7 +148,7 @@ def _fit_special_tokens(config: Any, values: Mapping[str, Any]) -> list[str]:
 
 
 def make_for_task(config: Any, context: ModelContext) -> nn.Module:
-    """The architecture's model for the data's task; where none is known, causal or plain."""
+    """Make the architecture's model for the data's task; without a task, see `make_plain`."""
     import transformers
 
     auto: Any = transformers
@@ -161,15 +163,15 @@ def make_for_task(config: Any, context: ModelContext) -> nn.Module:
     factory = getattr(auto, name)
     if type(config) not in factory._model_mapping:
         raise ConfigError(
-            f"model.name: transformers has no {name.removeprefix('AutoModelFor')} model of a "
-            f"{type(config).__name__}, which data for {context.task} needs"
+            f"model.name: data for {context.task} needs a {name.removeprefix('AutoModelFor')} "
+            f"model, which transformers does not have for {type(config).__name__}"
         )
     model: nn.Module = factory.from_config(config)
     return model
 
 
 def make_plain(config: Any) -> nn.Module:
-    """The causal language model of a config, or failing that the plain model."""
+    """Make the causal language model of a config, or the plain model if there is none."""
     import transformers
 
     auto: Any = transformers
@@ -181,19 +183,16 @@ def make_plain(config: Any) -> nn.Module:
 
 
 class OwnModel:
-    """Stands in a configuration for the model that `submodel.train` was given."""
+    """The placeholder in a configuration for the model passed to `submodel.train`."""
 
     @classmethod
     def configured(cls, options: object, context: object) -> NoReturn:  # noqa: ARG003
-        """Not from a configuration."""
+        """Raise `ConfigError`: the model cannot be made from a configuration."""
         raise ConfigError(
-            "model.name: 'own' stands for what submodel.train(model, data) is given in Python"
+            "model.name: 'own' stands for the model passed to submodel.train(model, data) in Python"
         )
 
 
 def as_module(component: Any) -> Any:
-    """The model of a Hugging Face configuration that a factory made, as it is; nothing is fetched.
-
-    Anything else stays what it is.
-    """
+    """The model of a Hugging Face config that a factory returned; anything else is unchanged."""
     return make_plain(component) if is_config_class(type(component)) else component

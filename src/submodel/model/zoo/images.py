@@ -1,13 +1,13 @@
-"""Nets for images: a perceptron, a small convolutional net, and pre-activation ResNets.
+"""Nets for images: a multilayer perceptron, a small convolutional net, pre-activation ResNets.
 
-The ResNets (He et al. 2016) are those for small images that HeteroFL, FedRolex and the paper use.
-Batch norm is static. All widths follow from the first: w, 2 w, 4 w, 8 w.
+The ResNets (He et al. 2016) are the variants for small images that HeteroFL, FedRolex and the paper
+use. Batch norm is static. All widths follow from the first: w, 2 w, 4 w, 8 w.
 
-With ``scaler`` every convolution is followed by a `Scaler`. It makes little difference here: what
-enters a norm, along the branch and along the skip, has been divided exactly once since the norms
-before, so that batch statistics take the factor out again, but for their eps. Measured in float64
-on untrained nets, capacities 1/2 to 1/16: with eps = 0 not a bit of logits or gradients changes;
-with eps = 1e-5 logits move by 4e-5, and gradients by 1 to 2 %, as some ReLUs switch.
+With ``scaler`` a `Scaler` follows every convolution. It makes little difference here: the inputs of
+a norm, along the branch and along the skip, have been divided exactly once since the norms before,
+so batch statistics cancel the factor, except for their eps. Measured in float64 on untrained nets,
+capacities 1/2 to 1/16: with eps = 0 no bit of logits or gradients changes; with eps = 1e-5 logits
+change by 4e-5, and gradients by 1 to 2 %, as some ReLUs switch.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ def mlp(inputs: Sequence[int], classes: int, width: int) -> nn.Sequential:
 
 
 class Mlp:
-    """The net as a component."""
+    """The component of ``mlp``."""
 
     class Options(Section):
         """The keys of ``mlp``."""
 
-        width: Count = Field(128, description="of both hidden layers")
+        width: Count = Field(128, description="units of both hidden layers")
 
     @classmethod
     def configured(cls, options: Options, context: ModelContext) -> nn.Module:
-        """For inputs of any shape."""
+        """Make the net for inputs of any shape."""
         with allocating(options.width):
             return mlp(context.inputs, context.classes, options.width)
 
@@ -56,11 +56,11 @@ def cnn(inputs: Sequence[int], classes: int, width: int, scaler: bool = False) -
 
     Args:
         inputs: channels, rows and columns of an image.
-        classes: how many.
+        classes: the number of classes.
         width: channels of the first convolution.
-        scaler: whether what enters a linear layer is divided by the capacity while training, so
-            that sums over a share of the units are as large as those over all. Convolutions need
-            none: the norms after them divide by any scale.
+        scaler: whether to divide the inputs of linear layers by the capacity while training, so
+            that sums over a fraction of the units are as large as those over all. Convolutions
+            need no scaler: the norms after them remove any scale.
     """
     channels, height, columns = inputs
     return nn.Sequential(
@@ -82,7 +82,7 @@ def cnn(inputs: Sequence[int], classes: int, width: int, scaler: bool = False) -
 
 
 class Cnn:
-    """The net as a component."""
+    """The component of ``cnn``."""
 
     class Options(Section):
         """The keys of ``cnn``."""
@@ -94,7 +94,7 @@ class Cnn:
 
     @classmethod
     def configured(cls, options: Options, context: ModelContext) -> nn.Module:
-        """For images that two poolings leave a pixel of."""
+        """Make the net for images that keep at least one pixel after two poolings."""
         inputs = context.images("cnn", least=4)
         with allocating(options.width):
             return cnn(inputs, context.classes, options.width, options.scaler)
@@ -105,7 +105,7 @@ BLOCKS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3)}
 
 
 class _WithScaler(nn.Module):
-    """A module that divides what its convolutions put out, if it has a scaler."""
+    """A module that divides the outputs of its convolutions if it has a scaler."""
 
     def __init__(self, scaler: bool) -> None:
         super().__init__()
@@ -133,7 +133,7 @@ class Block(_WithScaler):
             self.shortcut = nn.Conv2d(inputs, outputs, 1, stride, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """One residual step."""
+        """Compute the residual block."""
         active = functional.relu(self.norm1(x))
         skip = x if self.shortcut is None else self.scale(self.shortcut(active))
         inner = functional.relu(self.norm2(self.scale(self.conv1(active))))
@@ -160,14 +160,14 @@ class PreResNet(_WithScaler):
         self.classifier = nn.Linear(channels, classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits."""
+        """Compute logits."""
         x = functional.relu(self.norm(self.stages(self.scale(self.stem(x)))))
         logits: Tensor = self.classifier(x.mean((2, 3)))
         return logits
 
 
 class PreResNet18:
-    """The net of 18 layers as a component."""
+    """The component of ``preresnet18``."""
 
     depth = 18
 
@@ -181,13 +181,13 @@ class PreResNet18:
 
     @classmethod
     def configured(cls, options: Options, context: ModelContext) -> nn.Module:
-        """For images."""
+        """Make the net for images."""
         inputs = context.images(f"preresnet{cls.depth}")
         with allocating(options.width):
             return PreResNet(inputs, context.classes, options.width, cls.depth, options.scaler)
 
 
 class PreResNet34(PreResNet18):
-    """The net of 34 layers as a component."""
+    """The component of ``preresnet34``."""
 
     depth = 34

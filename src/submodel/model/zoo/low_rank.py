@@ -1,19 +1,19 @@
-"""Low-rank models: capacity can be rank instead of width; by factors of layers, or by adapters.
+"""Low-rank models, where capacity is rank instead of width: factorised layers, and adapters.
 
 A linear layer W (outputs x inputs) becomes ``up`` (outputs x ranks) after ``down`` (ranks x
 inputs); a k x k convolution becomes a k x k convolution to the ranks and a 1 x 1 convolution from
 them. The ranks are an axis like any other: the trace finds them, and every scheme cuts them.
 
-The idea is that of FedHM (Yao et al. 2021), which gives weak clients factors of low rank; what is
-different here is in docs/axes.md. FedPara (Hyeon-Woo et al. 2022) is another parametrisation: the
-elementwise product of two such products.
+The idea is from FedHM (Yao et al. 2021), which gives weak clients factors of low rank; docs/axes.md
+lists the differences. FedPara (Hyeon-Woo et al. 2022) is another parametrisation: the elementwise
+product of two such products.
 
-Adapters (LoRA, Hu et al. 2022) are a frozen model, and small layers beside its own that train. A
-linear layer x -> W x + b becomes x -> W x + b + s B A x, with A (ranks x inputs) drawn at random
-and B (outputs x ranks) zero at first, so that training begins with the model as it is. The scale
-s = alpha / rank is that of the global model, in sub-models too: one that holds some of the ranks
-computes what the global model does without the others. W and b are not trained, nor is anything
-else: they are sent once (`submodel.model.travel`), and ranks are what capacities cut.
+Adapters (LoRA, Hu et al. 2022) are small trained layers beside those of a frozen model. A linear
+layer x -> W x + b becomes x -> W x + b + s B A x, with A (ranks x inputs) drawn at random and B
+(outputs x ranks) zero at first, so that training starts from the given model. The scale
+s = alpha / rank is that of the global model, in sub-models too: a sub-model with some of the ranks
+computes the global model without the other ranks. W, b and all other tensors are frozen: they are
+sent once (`submodel.model.travel`), and capacities cut ranks.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 
 
 class Factors(nn.Sequential):
-    """A layer as two: ``down`` to the ranks, ``up`` to what the layer puts out."""
+    """A layer as a product of two: ``down`` from inputs to ranks, ``up`` from ranks to outputs."""
 
     down: nn.Linear | nn.Conv2d
     up: nn.Linear | nn.Conv2d
@@ -47,7 +47,7 @@ class Factors(nn.Sequential):
 
     @property
     def weight(self) -> Tensor:
-        """The weight that the factors make, for code that reads it."""
+        """The product of the factors, for code that reads a weight."""
         up, down = self.up.weight, self.down.weight
         return (up.flatten(1) @ down.flatten(1)).view(len(up), *down.shape[1:])
 
@@ -60,20 +60,21 @@ class Factors(nn.Sequential):
 def factorised(
     module: nn.Module, rank_share: float = 1.0, skip: Collection[str] | None = None
 ) -> nn.Module:
-    """A copy of ``module`` whose layers are `Factors`, from the singular values of its weights.
+    """Return a copy of ``module`` whose layers are `Factors`, by singular value decomposition.
 
     A layer keeps ``rank_share``, rounded up, of its full rank min(outputs, inputs k k), the largest
-    singular values first, their roots in both factors. So at full rank the copy computes what the
-    module does, and the first r ranks of a layer are its best approximation of rank r.
+    singular values first, with their square roots in both factors. At full rank the copy computes
+    the same function as the module, and the first r ranks of a layer are its best approximation of
+    rank r.
 
-    Factorised are `nn.Linear` and `nn.Conv2d` without groups, unless named by ``skip`` (default:
-    the first and the last of them, in the order in which the module holds them: what meets the
-    inputs, and the classifier), and unless
+    Layers of type `nn.Linear` and `nn.Conv2d` without groups are factorised, except those named by
+    ``skip`` (default: the first and the last of them in the order of the module, usually the input
+    layer and the classifier), and except
 
-    - even one rank is no smaller than the layer: outputs + inputs k k >= outputs inputs k k;
-    - it is not all its own: weights that are shared or computed, hooks, a derived type;
-    - it is part of a composite layer of torch, such as `nn.MultiheadAttention`, which reads the
-      weights of its parts itself.
+    - layers for which one rank is no smaller: outputs + inputs k k >= outputs inputs k k;
+    - layers with shared or computed weights, hooks or a derived type;
+    - parts of a composite layer of torch, such as `nn.MultiheadAttention`, which reads the weights
+      of its parts directly.
 
     >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 6), nn.Linear(6, 2))
     >>> factorised(net, rank_share=0.5)[2]
@@ -111,7 +112,7 @@ def factorised(
 
 
 def replace_layers(module: nn.Module, new_layers: Mapping[int, nn.Module]) -> nn.Module:
-    """The module with other layers in place of some, by their identities; it is changed."""
+    """Replace layers of the module, given by their ids, in place."""
     for parent in list(module.modules()):
         for name, child in parent._modules.items():
             if id(child) in new_layers:
@@ -126,17 +127,17 @@ def _is_matrix(layer: nn.Module) -> TypeGuard[nn.Linear | nn.Conv2d]:
 def layers_of(
     module: nn.Module, is_one: Callable[[nn.Module], TypeGuard[_Layer]], path: str = ""
 ) -> Iterator[tuple[str, _Layer]]:
-    """The layers of a kind, in the order in which the module holds them, not inside torch's own."""
+    """Iterate over the layers of a kind in the order of the module, not inside layers of torch."""
     if is_one(module):
         yield path, module
     elif isinstance(module, _CONTAINERS) or not type(module).__module__.startswith("torch.nn."):
-        for name, child in module._modules.items():  # under every name that it has
+        for name, child in module._modules.items():  # a shared layer under each of its names
             if child is not None:
                 yield from layers_of(child, is_one, f"{path}.{name}".lstrip("."))
 
 
 def stands_alone(layer: nn.Module, uses: Counter[int]) -> bool:
-    """Whether nobody else depends on what the layer is made of."""
+    """Return whether the layer has no shared weights, no computed weights and no hooks."""
     parameters = layer._parameters
     return (
         parameters.keys() == {"weight", "bias"}
@@ -148,7 +149,6 @@ def stands_alone(layer: nn.Module, uses: Counter[int]) -> bool:
 
 @torch.no_grad()
 def _split(layer: nn.Linear | nn.Conv2d, rank_share: float) -> Factors:
-    """The two factors of a layer."""
     weight = layer.weight
     u, values, v = torch.linalg.svd(weight.flatten(1).double(), full_matrices=False)
     rank = units_held(rank_share, len(values))
@@ -156,7 +156,7 @@ def _split(layer: nn.Linear | nn.Conv2d, rank_share: float) -> Factors:
     bias = layer.bias is not None
     down: nn.Linear | nn.Conv2d
     up: nn.Linear | nn.Conv2d
-    if isinstance(layer, nn.Linear):  # on the meta device: no random number is drawn in vain
+    if isinstance(layer, nn.Linear):  # on the meta device no initial values are drawn
         down = nn.Linear(layer.in_features, rank, bias=False, device="meta")
         up = nn.Linear(rank, layer.out_features, bias=bias, device="meta")
     else:
@@ -184,7 +184,7 @@ _MOST_SHOWN = 12
 
 
 class AdapterLayer(nn.Module):
-    """A layer that is not trained, with ranks beside it that are."""
+    """A frozen layer with a trained low-rank layer beside it."""
 
     base: nn.Module
     down: nn.Linear
@@ -204,12 +204,12 @@ class AdapterLayer(nn.Module):
 
     @property
     def rank(self) -> int:
-        """How many ranks it has, in a sub-model those that it holds."""
+        """The number of ranks; in a sub-model, of those that it holds."""
         return len(self.down.weight)
 
     @property
     def weight(self) -> Tensor:
-        """The weight with the adapter folded in, for code that reads it."""
+        """The weight with the adapter folded in, for code that reads a weight."""
         change = self.scale * (self.up.weight @ self.down.weight)
         weight: Tensor = self.base.weight  # type: ignore[assignment]
         return weight + (change if isinstance(self.base, nn.Linear) else change.t())
@@ -220,7 +220,7 @@ class AdapterLayer(nn.Module):
         return self.base.bias  # type: ignore[return-value]
 
     def forward(self, x: Tensor) -> Tensor:
-        """What the layer computes, and the ranks beside it."""
+        """Add the output of the adapter to that of the layer."""
         result: Tensor = self.base(x) + self.scale * self.up(self.down(self.dropout(x)))
         return result
 
@@ -232,19 +232,19 @@ def add_adapters(
     dropout: float = 0.0,
     layers: Collection[str] = (),
 ) -> nn.Module:
-    """A copy of ``module`` in which nothing is trained but adapters beside its linear layers.
+    """Return a copy of ``module`` in which only adapters beside its linear layers are trained.
 
-    Adapted are `nn.Linear` and the `Conv1D` of transformers, all but the last (the head), unless
-    ``layers`` names them. Left out are layers that share weights with others or have hooks, and
-    the insides of composite layers of torch, such as `nn.MultiheadAttention`. What else is to be
-    trained, as a new head, may be thawed in the copy by ``requires_grad_()``.
+    Adapters are added to `nn.Linear` and the `Conv1D` of transformers, except the last one (the
+    head), unless ``layers`` names others. Layers that share weights or have hooks, and the parts of
+    composite layers of torch such as `nn.MultiheadAttention`, get none. To train other parts of the
+    copy, for example a new head, call ``requires_grad_()`` on them.
 
     Args:
-        module: it is not changed.
-        rank: how many ranks an adapter has.
-        alpha: s = alpha / rank is what adapters count; None: 2 rank.
-        dropout: the share of their inputs that is dropped in training.
-        layers: paths, or the last parts of paths, as ``attention.project``; none: as said above.
+        module: the model; it is not changed.
+        rank: the number of ranks of an adapter.
+        alpha: adapters are scaled by s = alpha / rank; None: 2 rank.
+        dropout: the fraction of an adapter's inputs dropped in training.
+        layers: paths, or the last parts of paths such as ``attention.project``; empty: see above.
 
     >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
     >>> adapted = add_adapters(net, rank=2)
@@ -252,7 +252,7 @@ def add_adapters(
     ['0.down.weight', '0.up.weight']
     """
     if rank < 1:
-        raise ConfigError(f"model.adapter_rank: {rank} is not a number of ranks")
+        raise ConfigError(f"model.adapter_rank: {rank} is not a positive number of ranks")
     model_copy = copy.deepcopy(module).requires_grad_(False)
     candidates = dict(layers_of(model_copy, _is_linear))
     uses = Counter(id(p) for layer in model_copy.modules() for p in layer._parameters.values())
@@ -285,7 +285,7 @@ def adapters_of(module: nn.Module) -> dict[str, AdapterLayer]:
 
 @torch.no_grad()
 def fold_adapters(module: nn.Module) -> nn.Module:
-    """A copy of ``module`` whose adapters are in the weights beside which they stood.
+    """Return a copy of ``module`` whose adapters are added to the frozen weights.
 
     >>> net = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2))
     >>> fold_adapters(add_adapters(net))
@@ -303,19 +303,19 @@ def fold_adapters(module: nn.Module) -> nn.Module:
 
 @dataclass(frozen=True)
 class FactorPair:
-    """Two tensors whose product counts, up (outputs x ranks) and down (ranks x inputs)."""
+    """The names of two factors of a weight, up (outputs x ranks) and down (ranks x inputs)."""
 
     up: str
     down: str
 
     def product(self, tensors: Mapping[str, Tensor]) -> Tensor:
-        """Outputs x inputs, in float64."""
+        """The product (outputs x inputs) in float64."""
         up, down = (tensors[name].flatten(1).double() for name in (self.up, self.down))
         return up @ down
 
 
 def factor_pairs(module: nn.Module) -> list[FactorPair]:
-    """The low-rank products of a module: of factorised layers, and of adapters.
+    """The low-rank products of a module, in factorised layers and in adapters.
 
     >>> factor_pairs(add_adapters(nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2))))
     [FactorPair(up='0.up.weight', down='0.down.weight')]
@@ -328,7 +328,7 @@ def factor_pairs(module: nn.Module) -> list[FactorPair]:
 
 
 def only_ranks(module: nn.Module, axes: Axes) -> Axes:
-    """The axes of a factorised or adapted module, all but its ranks kept whole: capacity is rank.
+    """The axes of a factorised or adapted module with all except ranks kept whole.
 
     >>> import torch
     >>> from submodel.model.axes import trace
@@ -345,12 +345,12 @@ def only_ranks(module: nn.Module, axes: Axes) -> Axes:
             ranks.add(layouts[0].axis)
     others = [axis for axis in axes.sizes if axis not in ranks and axis != CLASSES]
     kind = "model with adapters" if adapters_of(module) else "factorised model"
-    why = f"of a {kind} only ranks are cut"
+    why = f"only the ranks of a {kind} are cut"
     return replace(axes, kept_whole=dict.fromkeys(others, why) | dict(axes.kept_whole))
 
 
 def _paths(name: str, candidates: dict[str, nn.Module], layers: Collection[str]) -> Sequence[str]:
-    """The paths that are asked for; all but the last, if none is named."""
+    """The paths of the named layers; if none is named, all except the last."""
     if not layers:
         return list(candidates)[:-1] if len(candidates) > 1 else list(candidates)
     paths: list[str] = []
@@ -362,8 +362,8 @@ def _paths(name: str, candidates: dict[str, nn.Module], layers: Collection[str])
             first_names = ", ".join(list(candidates)[:_MOST_SHOWN]) or "none"
             more = ", ..." if len(candidates) > _MOST_SHOWN else ""
             problems.append(
-                f"model.adapter_layers: {layer_name!r} is no linear layer of {name}; those are "
-                f"{first_names}{more}"
+                f"model.adapter_layers: {layer_name!r} is not a linear layer of {name}; linear "
+                f"layers are {first_names}{more}"
             )
     refuse(problems)
     return list(dict.fromkeys(paths))
@@ -374,7 +374,7 @@ def _is_linear(layer: nn.Module) -> TypeGuard[nn.Module]:
 
 
 def is_transposed(layer: nn.Module) -> bool:
-    """Whether a layer is the `Conv1D` of transformers: a linear one, inputs x outputs."""
+    """Return whether a layer is transformers' `Conv1D`: linear with a weight inputs x outputs."""
     kind = type(layer)
     return kind.__name__ == "Conv1D" and kind.__module__.startswith("transformers.")
 

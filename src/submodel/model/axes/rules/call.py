@@ -106,7 +106,7 @@ class Rule:
     makes: bool = False
 
     def is_constant(self, call: Call) -> bool:
-        """Whether no input and no parameter has a part in the results."""
+        """Return whether no input and no parameter has a part in the results."""
         operand_facts = [call.record.tensors.get(id(t)) for t in call.tensors()]
         return self.makes or (
             bool(operand_facts) and all(k is not None and k.constant for k in operand_facts)

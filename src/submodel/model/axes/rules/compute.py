@@ -27,7 +27,7 @@ def contract(call: Call, one: TensorFacts, d: int, other: TensorFacts, e: int) -
 
 
 def _is_masked(call: Call, facts: TensorFacts, d: int) -> bool:
-    """Whether an operand is a weight that is zero where a unit along ``d`` is masked."""
+    """Return whether an operand is a weight that is zero where a unit along ``d`` is masked."""
     copies = call.record.copies
     return facts.weight and not (copies and copies.intersection(atoms(facts.dimensions[d])))
 
@@ -333,7 +333,7 @@ def spatial(call: Call) -> Results:
 
 
 def _is_untouched(call: Call, d: int, count: int) -> bool:
-    """Whether a pooling window has size one along a dimension and moves by one."""
+    """Return whether a pooling window has size one along a dimension and moves by one."""
 
     def along(argument: str, default: int) -> int:
         values = call.get(argument) or [default]
