@@ -149,7 +149,7 @@ EVERY_FORM: dict[str, Any] = {
         "values": {"": "set", "items": ["heads"]},
     },
     "measured": [0.5, 1e-07],
-    "doubt": "nobody has measured it",
+    "doubt": "not measured",
     "lines": {"w[2]": "net.py:11"},
     "notes": ["a note"],
 }

@@ -187,7 +187,7 @@ def count_flops(small: nn.Module, inputs: Inputs) -> FlopCount:
     for name, layer in small.named_modules():
         layer.register_forward_pre_hook(partial(counter.enter, name), prepend=True)
         layer.register_forward_hook(counter.leave, always_call=True)
-    with isolate(small, ours=True):
+    with isolate(small, in_place=True):
         with counter:
             run(small, inputs)
         by_layer: Mapping[str, int] = counter.by_layer

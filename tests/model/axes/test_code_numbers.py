@@ -278,7 +278,7 @@ def test_shares_that_cannot_be_unequal_are_said_by_the_trace() -> None:
 
     axes = trace(Net(forward, a=nn.Linear(6, 16), b=nn.Linear(8, 2), d=nn.Linear(8, 2)), NOISE)
     assert (axes.exact, axes.measured) == (True, (0.5, 0.25))
-    assert any("shares of the axes that are not equal" in note for note in axes.notes)
+    assert any("unequal fractions of axes" in note for note in axes.notes)
 
 
 PARTS: dict[str, Callable[[Tensor], Sequence[Tensor]]] = {

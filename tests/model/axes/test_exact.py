@@ -474,7 +474,7 @@ def test_axes_are_those_of_a_small_model(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_what_cannot_be_done_on_demand_says_so() -> None:
     net = Clipping(6, 3)
     weights = {n: torch.ones_like(p) for n, p in net.named_parameters()}
-    with isolate(net, ours=True), OnDemand(dict(net.named_parameters()), weights.__getitem__):
+    with isolate(net, in_place=True), OnDemand(dict(net.named_parameters()), weights.__getitem__):
         with pytest.raises(NotOnDemandError, match=r"^aten\.clamp_\.default "):
             net(torch.ones(1, 6))
         assert torch.equal(net.bias + 1, torch.full((3,), 2.0))

@@ -229,11 +229,11 @@ def written(m: Any, x: Tensor) -> Any:
 @pytest.mark.parametrize(
     ("forward", "reason", "instead"),
     [
-        (flipped, "read by flip, by position", "do not tell its units apart"),
+        (flipped, "read by flip, by position", "do not select its units"),
         (constant, "a constant that is no parameter and no buffer", "register the tensor"),
         (positions, "made by arange", "compute it once and register it"),
         (looked_up, "read by index, looked up by index", "split, chunk or slice"),
-        (unknown, "read by _linalg_svd, which has no rule", "use operators that are known"),
+        (unknown, "read by _linalg_svd, which has no rule", "use operators that have a rule"),
         (written, "a number written in the code makes its size", "make it an attribute"),
     ],
 )

@@ -204,7 +204,7 @@ def test_a_state_that_no_step_feeds_back_is_kept_whole() -> None:
 
     axes = trace(Recurrent(forward), steps(1)[:, 0])
     assert axes.cut_by_capacity == {"i": 8}
-    assert "as a state does before its first step" in axes.kept_whole["r"]
+    assert "a state before its first step" in axes.kept_whole["r"]
     assert "r" in trace(Recurrent(forward), steps(1)[:, 0], cut=["r"]).cut_by_capacity
 
 

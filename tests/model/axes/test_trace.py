@@ -367,11 +367,11 @@ def test_classes_are_an_axis_that_capacity_leaves_alone() -> None:
 def test_overrides() -> None:
     net = nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 8), nn.Linear(8, 2))
     assert trace(net, VECTOR, freeze=["0"]).sizes == {"1": 8}
-    assert trace(net, VECTOR, freeze=["1.weight[1]"]).frozen["0.bias[0]"] == "frozen as told"
+    assert trace(net, VECTOR, freeze=["1.weight[1]"]).frozen["0.bias[0]"] == "frozen by the user"
     assert layouts(trace(net, VECTOR, tie=[("0", "1")]))["1.weight"] == ("0", "0")
     whole = trace(net, VECTOR, whole=["1"])
     assert whole.cut_by_capacity == {"0": 8}
-    assert whole.kept_whole == {"1": "kept whole as told"}
+    assert whole.kept_whole == {"1": "kept whole by the user"}
 
 
 @pytest.mark.parametrize(

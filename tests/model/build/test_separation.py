@@ -289,7 +289,7 @@ REFUSED: dict[type[Net], str] = {
     Uncopied: r"\(Uncopied\) .*middle.* kept\[0\]\.layer",
     WeakValues: r" middle.*kept\.data\['middle'\]",
     SharedLayer: "middle .*Shared ",
-    Second: "second: .*memory of scale",
+    Second: "second: .*memory with scale",
     SharedCache: r" SharedCache\.tables\[4\]",
     Proxy: r"^way \(CallableProxyType\): .*weakref\.proxy",
     Generator: r"\(Generator\): .*'kept', a generator",

@@ -1,4 +1,4 @@
-"""The axes of a model: what must be cut together, and how it lies in the tensors."""
+"""The axes of a model: dimensions that must be cut together, and their layout in the tensors."""
 
 from submodel.model.axes.declare import CLASSES, Axes, Dimension, declare
 from submodel.model.axes.tracer import trace

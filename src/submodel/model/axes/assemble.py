@@ -1,9 +1,9 @@
-"""From what a trace recorded to axes: equal sizes, names, which axes are cut, which are exact.
+"""From the record of a trace to axes: equal sizes, names, the axes to cut, the exact axes.
 
-Dimensions that one number counts become one axis, as a cut leaves them equal in size. Sizes that
-the code computes from one number (`2 * self.width`, `channels // 4`) stay multiples of one unit:
-the dimensions become repetitions of one axis. The layers of torch that hold several dimensions in
-one size keep them alike too, though the computation does not always say so: an attention whose
+Dimensions whose size is the same number become one axis, so a cut keeps them equal in size. Sizes
+that the code computes from one number (`2 * self.width`, `channels // 4`) stay multiples of one
+unit: the dimensions become repetitions of one axis. Layers of torch that store one size for several
+dimensions keep these equal too, even where the computation would not need it: an attention whose
 heads together are narrower than its input would be sound, and a cell that runs a single step never
 feeds its output back; but torch has one number for both.
 """
@@ -38,7 +38,7 @@ from submodel.model.axes.record import WRITTEN_SIZE, Reason, Record, line_of
 
 
 class Part(NamedTuple):
-    """A dimension of a tensor, made of a number of equal parts one after another."""
+    """A dimension of a tensor that consists of a number of equal consecutive parts."""
 
     tensor: Tensor
     dimension: int
@@ -46,7 +46,7 @@ class Part(NamedTuple):
 
 
 def alike_in_layers(module: nn.Module) -> Iterator[list[Part]]:
-    """Dimensions whose parts must keep equal sizes, layer by layer.
+    """Groups of dimensions whose parts must keep equal sizes, layer by layer.
 
     >>> [[(p.dimension, p.parts) for p in parts] for parts in alike_in_layers(nn.LSTMCell(2, 3))]
     [[(0, 4), (1, 1)]]
@@ -62,7 +62,7 @@ def alike_in_layers(module: nn.Module) -> Iterator[list[Part]]:
 
 
 def _attention(layer: nn.MultiheadAttention) -> list[Part]:
-    """One width for the queries read, for all heads together, and for the output."""
+    """The dimensions of the one width: of the queries, of all heads together, of the output."""
     output_parts = [Part(layer.out_proj.weight, 0), Part(layer.out_proj.weight, 1)]
     if layer._qkv_same_embed_dim:
         return [*output_parts, Part(layer.in_proj_weight, 0, 3), Part(layer.in_proj_weight, 1)]
@@ -71,7 +71,7 @@ def _attention(layer: nn.MultiheadAttention) -> list[Part]:
 
 
 def _recurrent(layer: nn.RNNBase) -> Iterator[list[Part]]:
-    """One hidden size for all layers and directions, and one size of what they give out."""
+    """The dimensions of the hidden size and of the output size of all layers and directions."""
     parameters = dict(layer.named_parameters())
     recurrent = [p for name, p in parameters.items() if name.startswith("weight_hh")]
     gates = {"LSTM": 4, "GRU": 3}.get(layer.mode, 1)
@@ -86,9 +86,9 @@ def _recurrent(layer: nn.RNNBase) -> Iterator[list[Part]]:
 
 
 def unify_equal_sizes(record: Record, log: NumberLog, module: nn.Module) -> list[str]:
-    """Dimensions that one number counts stay equal in size: they become one.
+    """Unify dimensions whose size is the same number, and multiples of one number.
 
-    Returns in words where that was a choice.
+    Returns notes on ambiguous choices.
     """
     reason = "one number counts it and another dimension"
     alike = list(log.alike())
@@ -105,7 +105,7 @@ def unify_equal_sizes(record: Record, log: NumberLog, module: nn.Module) -> list
     resolve = record.algebra.resolve
     for same in alike:
         for other in same[1:]:
-            if same[0].size != other.size:  # the number changed on the way
+            if same[0].size != other.size:  # the number changed meanwhile
                 record.algebra.freeze(same[0], reason)
                 record.algebra.freeze(other, reason)
             elif units(resolve(same[0])) != units(resolve(other)):
@@ -116,9 +116,10 @@ def unify_equal_sizes(record: Record, log: NumberLog, module: nn.Module) -> list
 
 
 def _factor(record: Record, dimension: Layout, counts: Sequence[Layout]) -> None:
-    """A dimension that a product makes, such as `2 * self.size`: its factors are what it counts.
+    """Factor a dimension whose size is a product, such as `2 * self.size`.
 
-    Only where it is one axis so far, and would be cut without regard to its factors.
+    Only dimensions that are a single axis so far are factored, as they would be cut without regard
+    to the factors.
     """
     resolve = record.algebra.resolve
     if not isinstance(resolve(dimension), Along):
@@ -134,12 +135,12 @@ def _factor(record: Record, dimension: Layout, counts: Sequence[Layout]) -> None
 
 
 def _unify_multiples(record: Record, log: NumberLog, module: nn.Module) -> list[str]:
-    """Dimensions of sizes that are computed from one number stay in proportion to it.
+    """Keep dimensions in proportion to the number from which their size is computed.
 
-    In `2 * self.width` or `channels // self.divisor` one number tells a size: that of a tensor, or
-    an integer that makes a dimension itself; else the largest integer that a module stores, even
-    if an axis has the same size. Other integers are constants. Where the dimensions do not consist
-    of whole multiples of several units, all stays as it is.
+    In `2 * self.width` or `channels // self.divisor` the base is the size of a tensor, or an
+    integer that makes a dimension itself; otherwise it is the largest integer that a module stores,
+    even if an axis has the same size. Other integers are constants. If the dimensions do not
+    consist of whole multiples of several units, nothing changes.
     """
     resolve = record.algebra.resolve
     counts = {
@@ -190,7 +191,7 @@ def _unify_multiples(record: Record, log: NumberLog, module: nn.Module) -> list[
 
 
 def _is_multiple(dimension: Layout, base: Layout, ratio: Fraction) -> bool:
-    """Return whether a dimension keeps its proportion to another however axes are cut."""
+    """Return whether a dimension keeps its proportion to another in every cut."""
     ours, theirs = units(dimension), units(base)
     return all(
         ours[term] * ratio.denominator == theirs[term] * ratio.numerator
@@ -199,7 +200,7 @@ def _is_multiple(dimension: Layout, base: Layout, ratio: Fraction) -> bool:
 
 
 def _consists_of(expression: Layout, size: int) -> bool:
-    """Return whether a dimension can be repetitions of an axis of this size."""
+    """Return whether a dimension can be a repetition of an axis of this size."""
     if isinstance(expression, FixedPart):
         return False
     if isinstance(expression, Along):
@@ -233,10 +234,10 @@ Names = dict[Along, str]
 def name_axes(
     record: Record, weights: Mapping[str, Tensor], classes: Along | None, names_so_far: Names
 ) -> Names:
-    """Each axis is named after the tensor that was read first among those it lies in.
+    """Name each axis after the first read of the tensors that contain it.
 
-    That is where it comes from: the layer that makes it runs before those that use it. Several
-    axes of one tensor are numbered in the order in which they lie there.
+    The layer that produces an axis runs before the layers that use it. Several axes of one tensor
+    are numbered in the order of its dimensions.
     """
     order = {name: record.read.get(id(tensor), 1 << 60) for name, tensor in weights.items()}
     layouts = resolve_weights(record, weights)
@@ -263,13 +264,13 @@ def name_axes(
             while f"{base}#{number}" in names_in_use:
                 number += 1
             names[atom] = f"{base}#{number}"
-    if classes is not None:  # last, as classes come last in the net
+    if classes is not None:  # the last axis, as in the net
         names[classes] = names.pop(classes)
     return names
 
 
 def resolve_weights(record: Record, weights: Mapping[str, Tensor]) -> dict[str, tuple[Layout, ...]]:
-    """The dimensions of every parameter and buffer, as they are known by now."""
+    """The dimensions of every parameter and buffer in their present form."""
     resolve = record.algebra.resolve
     return {
         name: tuple(map(resolve, record.tensors[id(tensor)].dimensions))
@@ -279,7 +280,7 @@ def resolve_weights(record: Record, weights: Mapping[str, Tensor]) -> dict[str, 
 
 @dataclass(frozen=True)
 class Overrides:
-    """What the user says about axes; see `trace`."""
+    """The user's settings for axes; see `trace`."""
 
     freeze: Sequence[str] = ()
     tie: Sequence[tuple[str, str]] = ()
@@ -291,10 +292,10 @@ class Overrides:
         for option in ("freeze", "whole", "cut"):
             names = getattr(self, option)
             if isinstance(names, str) or not all(isinstance(name, str) for name in names):
-                problems.append(f"{option}: {names!r} is not a list of names, as ['fc']")
+                problems.append(f"{option}: {names!r} is not a list of names such as ['fc']")
         for pair in self.tie:
             if isinstance(pair, str) or len(pair) != 2:
-                problems.append(f"tie: {pair!r} is not a pair of axes, as ('fc1', 'fc2')")
+                problems.append(f"tie: {pair!r} is not a pair of axes such as ('fc1', 'fc2')")
         refuse(problems)
 
 
@@ -305,7 +306,7 @@ def apply_overrides(
     names: Names,
     overrides: Overrides,
 ) -> Names:
-    """Freeze and tie as told; the axes that remain keep their names."""
+    """Apply the user's `freeze` and `tie`; the remaining axes keep their names."""
     by_name: dict[str, Along] = {name: atom for atom, name in names.items()}
     problems: list[str] = []
 
@@ -316,7 +317,7 @@ def apply_overrides(
         if match and match[1] in weights and int(match[2]) < weights[match[1]].dim():
             return record.tensors[id(weights[match[1]])].dimensions[int(match[2])]
         problems.append(
-            f"{where}: {text!r} is neither an axis ({', '.join(by_name) or 'there is none'}) "
+            f"{where}: {text!r} is neither an axis ({', '.join(by_name) or 'there are none'}) "
             "nor a dimension such as 'fc.weight[0]'"
         )
         return None
@@ -324,7 +325,7 @@ def apply_overrides(
     for text in overrides.freeze:
         frozen = find(text, "freeze")
         if frozen is not None:
-            record.algebra.freeze(frozen, "frozen as told")
+            record.algebra.freeze(frozen, "frozen by the user")
     for one, other in overrides.tie:
         a, b = find(one, "tie"), find(other, "tie")
         if a is not None and b is not None:
@@ -348,8 +349,8 @@ def apply_overrides(
 
 
 _STARTING = (
-    "in this forward it holds constants alone, as a state does before its first step; an example "
-    "of more steps would tell what it shares its units with"
+    "in this forward it holds only constants, like a state before its first step; an example "
+    "with more steps would show the dimensions coupled with it"
 )
 
 
@@ -369,7 +370,7 @@ def assemble(
     names = apply_overrides(record, weights, classes, names, overrides)
     layouts = resolve_weights(record, weights)
     sizes = {names[a]: a.size for ds in layouts.values() for d in ds for a in atoms(d)}
-    kept_whole = dict.fromkeys(overrides.whole, "kept whole as told")
+    kept_whole = dict.fromkeys(overrides.whole, "kept whole by the user")
     for dimension, line in log.written_out().items():
         for atom in atoms(record.algebra.resolve(dimension)):
             if atom in names and names[atom] not in overrides.cut:
@@ -379,7 +380,7 @@ def assemble(
             kept_whole.setdefault(names[atom], _STARTING)
     for atom in _alone(layouts):
         kept_whole.setdefault(
-            names[atom], "this forward may not have read it: nothing else shares it"
+            names[atom], "this forward may not have read it: no other dimension has it"
         )
     kept_whole |= _keep_factors(record, layouts, names, overrides, {*kept_whole, CLASSES})
     frozen = {
@@ -406,21 +407,21 @@ def assemble(
 
 
 def _doubt(record: Record, names: Names, log: NumberLog, cut: Collection[str]) -> str:
-    """Why axes may be inexact though no operator says so: the code has their sizes in hand."""
-    axes_in_hand = {
+    """A message if the code may compute with sizes of axes; empty otherwise."""
+    exposed_axes = {
         names[atom]: None
-        for dimension in log.in_hand()
+        for dimension in log.exposed_dimensions()
         for atom in atoms(record.algebra.resolve(dimension))
         if atom in names and names[atom] in cut
     }
-    which = ", ".join(axes_in_hand)
+    which = ", ".join(exposed_axes)
     return f"not measured, and the code may compute with the size of {which}" if which else ""
 
 
 def _alone(layouts: Mapping[str, tuple[Layout, ...]]) -> Iterator[Along]:
-    """Parts of a concatenation that occur nowhere else.
+    """Parts of a concatenation that occur in no other dimension.
 
-    A slice of a table, as of positions for longer inputs, leaves the rest unread.
+    A slice of a table, for example of positions for longer inputs, leaves the rest unread.
     """
     count = Counter(a for ds in layouts.values() for d in ds for a in simple_parts(d))
     for dimensions in layouts.values():
@@ -430,7 +431,7 @@ def _alone(layouts: Mapping[str, tuple[Layout, ...]]) -> Iterator[Along]:
 
 
 def _frozen(dimension: Layout) -> str:
-    """Why a dimension is never cut, or is only cut in part; empty if it is free."""
+    """The reason why a dimension is never, or only partly, cut; empty if it is free."""
     fixed_parts = [
         leaf for leaf in simple_parts(dimension) if isinstance(leaf, FixedPart) and leaf.size > 1
     ]
@@ -452,8 +453,8 @@ def _keep_factors(
 ) -> dict[str, str]:
     """The axes that a capacity leaves whole because another factor of their product is cut.
 
-    Outer products are decided first. Of each, the factor that the user names is cut; else the
-    groups of a group norm; else the innermost one that may be cut.
+    Outer products are decided first. In each product one factor is cut: the one named by the user,
+    else the groups of a group norm, else the innermost one that may be cut.
     """
     axes_to_cut = set(overrides.cut)
     groups = {a for g in record.groups for a in atoms(record.algebra.resolve(g))}
@@ -465,7 +466,7 @@ def _keep_factors(
         free = [f for f in factors if f.difference(whole, kept_whole)]
         if len(free) < 2:
             return
-        once = [f for f in free if factors.count(f) == 1]  # what comes twice is squared by itself
+        once = [f for f in free if factors.count(f) == 1]  # a repeated factor is squared
         free = once or free
         named_factors = [f for f in free if f & axes_to_cut]
         group_factors = [f for f in free if any(names[a] in f for a in groups)]
@@ -473,7 +474,7 @@ def _keep_factors(
         for axis in set().union(*factors).difference(cut, whole, kept_whole):
             others = " and ".join(sorted(cut))
             kept_whole[axis] = (
-                f"its product with {others} is cut there; cutting both squares the share"
+                f"its product with {others} is cut there; cutting both squares the fraction"
             )
 
     def factors_of(p: Product) -> list[set[str]]:
@@ -482,14 +483,14 @@ def _keep_factors(
     for p in _products([d for ds in layouts.values() for d in ds]):
         decide(factors_of(p))
     for p in _products([record.algebra.resolve(p) for p in record.products]):
-        # an einsum merges in any order: that in which the axes lie in the weights counts
+        # an einsum merges in any order, so factors are sorted by the order in the weights
         free = [f for f in factors_of(p) if f]
         decide(sorted(free, key=lambda f: max(map(rank.__getitem__, f))))
     return kept_whole
 
 
 def _products(expressions: Sequence[Layout]) -> Iterator[Product]:
-    """All products, outer ones before those within."""
+    """All products, outer ones before inner ones."""
     for e in expressions:
         if isinstance(e, Product):
             yield e
@@ -498,7 +499,7 @@ def _products(expressions: Sequence[Layout]) -> Iterator[Product]:
 
 
 def _inexact(record: Record, names: Names, sizes: Mapping[str, int]) -> dict[str, tuple[str, ...]]:
-    """Per axis the operators that mix its units other than by masked weights."""
+    """By axis, the operators that mix its units other than by masked weights."""
     notes: dict[str, dict[str, None]] = {}
     for expression, words in record.mixes:
         for atom in atoms(record.algebra.resolve(expression)):
@@ -508,10 +509,10 @@ def _inexact(record: Record, names: Names, sizes: Mapping[str, int]) -> dict[str
 
 
 def _layout(expression: Layout, names: Names) -> Layout:
-    """The expression in the words of the rest of the library."""
+    """The expression with names of axes instead of numbers."""
     if isinstance(expression, FixedPart | Along):
         axis = names.get(expression) if isinstance(expression, Along) else None
-        # an atom that lies in no weight is never cut
+        # an atom in no weight is never cut
         return FixedPart(expression.size) if axis is None else Along(axis, expression.size)
     parts = tuple(_layout(part, names) for part in expression.parts)
     return Product(parts) if isinstance(expression, Product) else Concatenation(parts)

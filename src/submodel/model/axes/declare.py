@@ -1,8 +1,8 @@
-"""The axes of a model: which dimensions of which tensors are cut together; declared by hand.
+"""The axes of a model: the dimensions of tensors that are cut together; declaration by hand.
 
-As JSON, axes are kept for later processes of the same run. The dataclasses of axes, layouts and
-numbers are the form of the file; their aliases are the keys that were first written, whatever the
-attributes are called today. (`tests/compatibility` holds it.)
+Axes are saved as JSON for later processes of the same run. The dataclasses of axes, layouts and
+numbers define the form of the file; their aliases are the original keys, which stay when attributes
+are renamed (`tests/compatibility` checks this).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from submodel.model.axes.number import CodeNumbers
 
 @lru_cache(maxsize=1 << 12)
 def units_held(capacity: float, size: int) -> int:
-    """How many of ``size`` units a capacity holds: its share, rounded up.
+    """The number of ``size`` units that a capacity holds: capacity x size, rounded up.
 
     >>> units_held(0.25, 64), units_held(0.25, 10), units_held(1 / 16, 4)
     (16, 3, 1)
@@ -50,12 +50,12 @@ def units_held(capacity: float, size: int) -> int:
 
 
 def prefix(size: int, length: int) -> NDArray[np.bool_]:
-    """The first units."""
+    """A mask of the first ``length`` units."""
     return np.arange(size) < length
 
 
 def pack_units(units: Indices, size: int) -> str:
-    """Positions as a bit for each unit, the first unit first, in base64.
+    """Encode positions as one bit per unit, the first unit first, in base64.
 
     >>> pack_units(np.array([0, 2, 3]), 4)
     'sA=='
@@ -66,7 +66,7 @@ def pack_units(units: Indices, size: int) -> str:
 
 
 def unpack_units(text: str, size: int) -> NDArray[np.bool_]:
-    """The mask that `pack_units` wrote; raises `ValueError` for a text of another length.
+    """Decode the mask of `pack_units`; raise `ValueError` for a text of another length.
 
     >>> unpack_units("sA==", 4)
     array([ True, False,  True,  True])
@@ -78,7 +78,7 @@ def unpack_units(text: str, size: int) -> NDArray[np.bool_]:
 
 
 def members(axes: Axes, axis: str) -> list[tuple[str, Layout]]:
-    """The dimensions along which an axis lies, as ``tensor[dimension]``, and how."""
+    """The dimensions that contain an axis, as ``tensor[dimension]``, with their layouts."""
     return [
         (f"{name}[{d}]", layout)
         for name, layouts in axes.layouts.items()
@@ -124,7 +124,7 @@ def _exactness(axes: Axes) -> str:
         return f"not known; {axes.doubt}"
     if not axes.exact:
         names = [axis for axis in axes.inexact if axis in axes.cut_by_capacity]
-        return f"no; what {', '.join(names)} cut depends on the units kept"
+        return f"no; with {', '.join(names)} cut, statistics or sizes depend on the units kept"
     at = ", ".join(f"{capacity:g}" for capacity in axes.measured)
     return f"yes, exactly (measured at capacities {at})" if at else "yes, by its operators"
 
@@ -133,29 +133,30 @@ Dimension = str | None | tuple[str | int, ...]
 """An axis by name; None, never cut; or a row-major product of axes and plain sizes."""
 
 CLASSES = "classes"
-"""The axis of the output classes: never cut by a capacity, only by the labels a client has."""
+"""The axis of the output classes: cut by the labels of a client, never by a capacity."""
 
 
 @dataclass(frozen=True)
 class Axes(Saved):
-    """The axes of one model and where they lie in its tensors.
+    """The axes of one model and their layout in its tensors.
 
     Args:
-        sizes: how many units each axis has.
-        layouts: by the name of a tensor, how units lie along each of its dimensions.
-        frozen: dimensions that are never cut, or only in part, as ``tensor[dimension]``, and why.
-        kept_whole: axes that could be cut but that a capacity leaves whole, and why.
-        inexact: axes whose units some operators mix other than by weights: cutting is not masking.
-        unused_tensors: tensors that the forward never read.
-        code_numbers: what numbers in the code make dimensions, for building small modules; None if
-            not traced.
-        measured: the capacities at which a sub-model was built and held against the masked model.
-        doubt: why it is not known whether the axes that nothing speaks against are exact; or empty.
-        lines: of ``frozen`` and ``kept_whole``, the lines of the model's code to change, where
-            there is one.
-        notes: where the code left a choice what a cut changes, and why a cut of unequal shares, as
-            Bernoulli draws make, cannot be built.
-        kind: how a saved object names its class; it is never given.
+        sizes: the number of units of each axis.
+        layouts: by the name of a tensor, the layout of units along each of its dimensions.
+        frozen: dimensions that are never, or only partly, cut, as ``tensor[dimension]``, with the
+            reason.
+        kept_whole: axes that could be cut but that a capacity leaves whole, with the reason.
+        inexact: axes whose units some operators mix other than by weights, so that cutting is not
+            masking.
+        unused_tensors: tensors that the forward pass never read.
+        code_numbers: the numbers in the code that make dimensions, for building small modules; None
+            without a trace.
+        measured: the capacities at which a sub-model was compared with the masked model.
+        doubt: the reason why exactness is not known for axes that are not inexact; or empty.
+        lines: the lines of the model's code to change for entries of ``frozen`` and ``kept_whole``.
+        notes: ambiguous choices of the trace, and reasons why a cut with unequal fractions of axes,
+            as by Bernoulli draws, cannot be built.
+        kind: the name of the class in a saved object; not to be passed.
     """
 
     kind: Annotated[Literal["Axes"], KIND] = field(default="Axes", kw_only=True, repr=False)
@@ -173,22 +174,22 @@ class Axes(Saved):
         default=None, repr=False
     )
     measured: tuple[float, ...] = field(default=(), repr=False, compare=False)
-    doubt: str = field(default="nobody has measured it", repr=False, compare=False)
+    doubt: str = field(default="not measured", repr=False, compare=False)
     lines: Mapping[str, str] = field(default_factory=dict, repr=False)
     notes: tuple[str, ...] = field(default=(), repr=False, compare=False)
 
     @property
     def cut_by_capacity(self) -> dict[str, int]:
-        """The axes that a capacity cuts: all but the classes and those kept whole."""
+        """The axes that a capacity cuts: all except the classes and those kept whole."""
         return {
             n: size for n, size in self.sizes.items() if n != CLASSES and n not in self.kept_whole
         }
 
     @cached_property
     def cut_dimensions(self) -> Sequence[tuple[str, int, Layout, frozenset[str]]]:
-        """Every tensor's dimensions that some axis cuts: how, and which axes.
+        """The dimensions that some axis cuts: tensor, dimension, layout, axes.
 
-        Equal layouts are one and the same object here, so that its id tells it from others.
+        Equal layouts are one object, so that their id is a key.
         """
         layouts_by_value: dict[Layout, Layout] = {}
         return [
@@ -200,23 +201,23 @@ class Axes(Saved):
 
     @property
     def exact(self) -> bool | None:
-        """Whether a sub-model computes what the masked model does; None if that is not known.
+        """Whether a sub-model computes the masked model; None if not known.
 
-        No: `inexact` names an operator, a size that became a value, or a measured difference. Yes:
-        it was measured, or the code never had the size of such an axis in hand.
+        False: `inexact` names an operator, a size that became a value, or a measured difference.
+        True: it was measured, or the code cannot compute with the size of such an axis.
         """
         if any(axis in self.inexact for axis in self.cut_by_capacity):
             return False
         return None if self.doubt else True
 
     def table(self, most: int = 4) -> str:
-        """The axes, at most ``most`` members of each, and the dimensions that are frozen.
+        """Table of the axes, at most ``most`` members of each, and of the frozen dimensions.
 
         Within a product or a concatenation, ``_`` stands for the axis and a number for another
-        part: ``fc.weight[1] = _ x 16`` is what a flatten of 4 x 4 images leaves.
+        part: ``fc.weight[1] = _ x 16`` results from a flatten of 4 x 4 images.
 
         Args:
-            most: how many members of each axis are shown at most.
+            most: the largest number of members to show per axis.
 
         >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 2))
         >>> members = {"0.weight": ("hidden",), "0.bias": ("hidden",), "1.weight": (None, "hidden")}
@@ -251,7 +252,7 @@ class Axes(Saved):
         return self.table()
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
+        """The representation in a notebook."""
         largest = max(self.sizes.values(), default=1)
         rows = [
             [cell(axis), cell(f"{size:,}"), _bar(size, largest), cell(_members(self, axis))]
@@ -266,7 +267,7 @@ class Axes(Saved):
         if self.frozen:
             count = len(self.frozen)
             dimensions = "1 dimension is" if count == 1 else f"{count} dimensions are"
-            lines.append(f"{dimensions} never cut, or only in part: print(axes) says why")
+            lines.append(f"{dimensions} never or only partly cut: print(axes) shows the reasons")
         title = f"Axes: {len(self.sizes)}, of which capacities cut {len(cut_axes)}"
         table = grid_of_cells(("axis", "units", "", "where"), rows, numbers=(1,))
         return card(title, table, *map(line_of_text, lines))
@@ -275,9 +276,9 @@ class Axes(Saved):
 def declare(
     tensors: Mapping[str, torch.Tensor], members: Mapping[str, tuple[Dimension, ...]]
 ) -> Axes:
-    """Axes from a table: tensor name -> what lies along each of its dimensions.
+    """Make axes from a table: tensor name -> the axis along each of its dimensions.
 
-    Sizes are read off the tensors and must agree; trailing dimensions may be left out, and tensors
+    Sizes are those of the tensors and must agree; trailing dimensions may be omitted, and tensors
     that are not named are never cut.
 
     Args:
@@ -290,7 +291,7 @@ def declare(
     {'hidden': 8}
     """
     if not isinstance(tensors, Mapping):
-        problem = "is not tensors by name; give dict(model.named_parameters())"
+        problem = "is not a mapping of names to tensors; give dict(model.named_parameters())"
         raise ConfigError(f"axes: a {type(tensors).__name__} {problem}")
     if not isinstance(members, Mapping):
         problem = "is not a table of tensor name -> dimensions"
@@ -332,12 +333,14 @@ def declare(
         if isinstance(dimensions, str) or not isinstance(dimensions, Sequence):
             problems.append(
                 f"axes.{name}: {dimensions!r} is not a tuple with an entry for each dimension, "
-                "as ('hidden', None)"
+                "such as ('hidden', None)"
             )
             continue
         shape = tensors[name].shape
         if len(dimensions) > len(shape):
-            problems.append(f"axes.{name}: {len(dimensions)} dimensions given, it has {len(shape)}")
+            problems.append(
+                f"axes.{name}: {len(dimensions)} dimensions given, the tensor has {len(shape)}"
+            )
             continue
         entries = (*dimensions, *(None for _ in range(len(shape) - len(dimensions))))
         layouts[name] = tuple(
@@ -349,7 +352,7 @@ def declare(
 
 
 def to_json(axes: Axes) -> str:
-    """Everything that there is to know of the axes.
+    """All fields of the axes as JSON.
 
     >>> from submodel.model.axes.layout import Along
     >>> axes = Axes({"hidden": 8}, {"w": (Along("hidden", 8), FixedPart(3))})
@@ -360,7 +363,7 @@ def to_json(axes: Axes) -> str:
 
 
 def from_json(text: str) -> Axes:
-    """What `to_json` wrote; raises `PlanError` for anything else.
+    """Read the JSON of `to_json`; raise `PlanError` for anything else.
 
     >>> from_json('{"": "Axes", "sizes": {"hidden": -1}, "layouts": {}}')
     Traceback (most recent call last):
@@ -374,19 +377,19 @@ def from_json(text: str) -> Axes:
             for part in (atom for layout in layouts for atom in atoms(layout)):
                 if axes.sizes.get(part.axis) != part.size:
                     raise ValueError(f"no axis {part.axis[:60]!r} of {part.size}")
-    except (UnreadableError, ValueError) as error:  # ValueError: text that no bytes stand for
+    except (UnreadableError, ValueError) as error:  # ValueError: text that cannot be encoded
         raise PlanError(f"not the axes of a model: {str(error)[:200]}") from None
     return axes
 
 
 @cache
 def _adapter() -> TypeAdapter[Axes | FixedPart]:
-    """Of axes; with a second kind, as a choice of kinds insists that an object names its own."""
+    """The adapter of axes; it has a second type, so that objects must contain their kind."""
     return TypeAdapter(Annotated[Axes | FixedPart, Field(discriminator="kind")])
 
 
 def axes_fingerprint(axes: Axes) -> str:
-    """Equal for axes that cut alike: both sides must have found the same.
+    """A hash that is equal for axes that cut equally, to compare server and client.
 
     >>> from submodel.model.axes.layout import Along
     >>> axes_fingerprint(Axes({"hidden": 8}, {"w": (Along("hidden", 8), FixedPart(3))}))

@@ -1,7 +1,7 @@
-"""Running a module once for its own sake: in evaluation mode, and leaving it as it was.
+"""Forward passes for inspection: in evaluation mode, without changes to the module.
 
-Modules that cannot be cut are refused by their kind before. Where a forward fails, the error says
-why in words to act on: the inputs, the layer, and what would run instead.
+Modules of kinds that cannot be cut are refused before. If a forward pass fails, the error names the
+inputs, the layer, and a change of the inputs that would run.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch.nn.parameter import is_lazy
 
 from submodel.core.errors import ConfigError, SubmodelError, refuse
 from submodel.core.randomness import seed_torch, seeded
-from submodel.model.axes.keep import throw_away
+from submodel.model.axes.keep import temporary_copy
 from submodel.model.inputs import Inputs, arguments
 from submodel.model.norm import StaticBatchNorm
 
@@ -29,7 +29,7 @@ _INSIDE = "; give the module inside it, its `.module`"
 
 
 def refuse_kinds(module: nn.Module) -> None:
-    """Raise a `ConfigError` that names every part of ``module`` of a kind that cannot be cut.
+    """Raise a `ConfigError` that names every part of ``module`` that cannot be cut.
 
     >>> refuse_kinds(nn.Sequential(nn.DataParallel(nn.Linear(2, 2))))
     Traceback (most recent call last):
@@ -41,7 +41,7 @@ def refuse_kinds(module: nn.Module) -> None:
             problems.append(f"{path or 'the model'} ({type(layer).__name__}): {problem}")
         elif type(layer) not in weakref.ProxyTypes:
             problems += [
-                f"{path}.{name}".lstrip(".") + " has no shape yet: run the module once before"
+                f"{path}.{name}".lstrip(".") + " has no shape yet: run the module once first"
                 for name, parameter in layer._parameters.items()
                 if parameter is not None and is_lazy(parameter)
             ]
@@ -49,7 +49,7 @@ def refuse_kinds(module: nn.Module) -> None:
 
 
 def _parts(module: nn.Module) -> list[tuple[str, nn.Module]]:
-    """The layers, not looking into those that cannot be cut, which may hide theirs."""
+    """The layers, without the inner layers of those that cannot be cut."""
     parts, visited_ids = [], set()
     waiting = [("", module)]
     while waiting:
@@ -65,23 +65,23 @@ def _parts(module: nn.Module) -> list[tuple[str, nn.Module]]:
 
 
 def _problem(kind: type) -> str:
-    """Why modules of this type cannot be cut; empty if they can."""
+    """The reason why modules of this type cannot be cut; empty if they can."""
     return next((words for is_such, words in _KINDS if is_such(kind)), "")
 
 
 def _from(*files: str) -> Callable[[type], bool]:
-    """Types by the file that defines them, without importing it."""
+    """A predicate for types defined in these modules, without importing them."""
     return lambda kind: any(k.__module__.startswith(files) for k in kind.__mro__)
 
 
 _KINDS: tuple[tuple[Callable[[type], bool], str], ...] = (
     (
         lambda kind: issubclass(kind, torch.jit.ScriptModule),
-        "TorchScript compiles weights and sizes in; give the module that it was made from",
+        "TorchScript compiles weights and sizes into it; give the original module",
     ),
     (
         _from("torch._dynamo.eval_frame"),
-        "torch.compile made it; give the module that it was made from, and compile what comes out",
+        "torch.compile made it; give the original module, and compile the result",
     ),
     (lambda kind: issubclass(kind, nn.DataParallel), f"it spreads a module over devices{_INSIDE}"),
     (
@@ -99,7 +99,7 @@ _KINDS: tuple[tuple[Callable[[type], bool], str], ...] = (
     ),
     (
         lambda kind: kind in weakref.ProxyTypes,
-        "a weakref.proxy takes the place of the module that it stands for; keep a weakref.ref",
+        "a weakref.proxy cannot be told from its module; store a weakref.ref",
     ),
 )
 
@@ -114,11 +114,11 @@ _IMAGE_DIMENSIONS = 3
 
 
 class ForwardError(SubmodelError, RuntimeError):
-    """A model that does not run on what it is given; a `RuntimeError`, as PyTorch's own are."""
+    """Raised if a model does not run on its inputs; a `RuntimeError`, like PyTorch's errors."""
 
 
 def explain(module: nn.Module, inputs: Any, error: Exception) -> str:
-    """What was given, where it failed and why; and a change to the inputs that makes it run."""
+    """A message with the inputs, the failing layer, the reason, and a change that would run."""
     positional, keywords = arguments(inputs)
     given = [_describe(value) for value in positional]
     given += [f"{name} = {_describe(value)}" for name, value in keywords.items()]
@@ -152,7 +152,7 @@ def _describe(value: Any) -> str:
 def _signature_misfit(
     module: nn.Module, positional: tuple[Any, ...], keywords: Mapping[str, Any]
 ) -> str | None:
-    """Return whether the forward takes other arguments than these."""
+    """A message if the arguments do not fit the signature of the forward; else None."""
     try:
         signature = inspect.signature(module.forward)
     except (TypeError, ValueError):  # not written in Python
@@ -165,7 +165,7 @@ def _signature_misfit(
 
 
 def innermost(module: nn.Module, trail: TracebackType | None) -> tuple[str, nn.Module]:
-    """The path of the layer that was running last, and the layer."""
+    """The innermost layer in a traceback, with its path."""
     paths = {id(layer): path for path, layer in module.named_modules()}
     innermost = module
     for frame, _ in traceback.walk_tb(trail):
@@ -176,7 +176,7 @@ def innermost(module: nn.Module, trail: TracebackType | None) -> tuple[str, nn.M
 
 
 def _describe_lookup(layer: nn.Module, tensors: list[Tensor], trail: TracebackType | None) -> str:
-    """What an embedding was asked for: the inputs, or numbers of their places."""
+    """A message about the indices passed to an embedding: the inputs, or their positions."""
     numbers = None
     for frame, _ in traceback.walk_tb(trail):
         names = frame.f_locals
@@ -186,14 +186,14 @@ def _describe_lookup(layer: nn.Module, tensors: list[Tensor], trail: TracebackTy
         return ""
     least, most = int(numbers.min()), int(numbers.max())
     if any(t.shape == numbers.shape and bool((t == numbers).all()) for t in tensors):
-        return f", and the inputs go from {least} to {most}"
+        return f", and the inputs range from {least} to {most}"
     lengths = {t.shape[1] for t in tensors if t.dim() > 1}
     longer = f": sequences of {most + 1} are too long for it" if {most + 1} == lengths else ""
-    return f", and is asked for {least} to {most}{longer}"
+    return f", and gets {least} to {most}{longer}"
 
 
 def _placement(module: nn.Module, tensors: list[Tensor]) -> str | None:
-    """Return whether devices are the reason."""
+    """A message if devices are the reason; else None."""
     devices = {t.device.type for t in (*module.parameters(), *module.buffers())}
     theirs = {t.device.type for t in tensors}
     if devices and theirs and devices != theirs:
@@ -201,14 +201,14 @@ def _placement(module: nn.Module, tensors: list[Tensor]) -> str | None:
         return f"the model is on {ours}, the inputs are on {other}: put both on one device"
     if "meta" in devices | theirs:
         return (
-            "the meta device holds no values, and the code asks for some (in a branch, a loop, "
-            ".item()): put model and inputs on the cpu"
+            "tensors on the meta device have no values, and the code reads some (in a branch, a "
+            "loop, .item()): put model and inputs on the cpu"
         )
     return None
 
 
 def _changes(module: nn.Module, x: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """What people forget to do to inputs."""
+    """Common changes of inputs, with the changed input."""
     kind = next((p.dtype for p in module.parameters() if p.is_floating_point()), torch.float32)
     if x.dtype != kind and kind in _SHORT:
         pixels = x.dtype == torch.uint8 and x.dim() >= _IMAGE_DIMENSIONS
@@ -232,7 +232,7 @@ def _runs(module: Callable[[Tensor], Any], x: Tensor) -> bool:
 
 
 SEED = 0
-"""Forwards that draw random numbers draw the same ones each time."""
+"""Seed for forward passes, so that each draws the same random numbers."""
 
 
 def weights_of(module: nn.Module) -> dict[str, Tensor]:
@@ -243,9 +243,9 @@ def weights_of(module: nn.Module) -> dict[str, Tensor]:
 
 
 def run(module: nn.Module, inputs: Inputs) -> Any:
-    """What the module returns for the inputs; call it within `isolate`.
+    """Run the module on the inputs; call this within `isolate`.
 
-    Raises `ForwardError` where it does not run.
+    Raises `ForwardError` if it does not run.
     """
     seed_torch(SEED)
     positional, keywords = arguments(inputs)
@@ -253,22 +253,22 @@ def run(module: nn.Module, inputs: Inputs) -> Any:
         return module(*positional, **keywords)
     except SubmodelError:
         raise
-    except Exception as error:  # whatever a model's own code raises
+    except Exception as error:  # the model's code may raise any exception
         raise ForwardError(explain(module, inputs, error)) from error
 
 
 @contextlib.contextmanager
-def isolate(module: nn.Module, ours: bool = False) -> Iterator[nn.Module]:
-    """A copy to run in here, which changes neither the module nor the random state.
+def isolate(module: nn.Module, in_place: bool = False) -> Iterator[nn.Module]:
+    """A copy to run within the block, which changes neither the module nor the random state.
 
-    Everything is in evaluation mode, so that nothing is dropped at random, except static batch
-    norms, which have no statistics to evaluate with before they are calibrated. The fused kernels
-    of recurrent nets and of transformer layers are off, as they hide what they compute. A module of
-    ours, which nobody else will see, runs itself.
+    All layers are in evaluation mode, so that nothing is dropped at random, except static batch
+    norms, which have no statistics for evaluation before calibration. The fused kernels of
+    recurrent nets and transformer layers are off, as they hide operators. ``in_place`` runs the
+    module itself, for temporary modules.
     """
     fast_attention = torch.backends.mha.get_fastpath_enabled()
     with contextlib.ExitStack() as stack:
-        running = module if ours else stack.enter_context(throw_away(module))
+        running = module if in_place else stack.enter_context(temporary_copy(module))
         layers = list(running.modules())
         recurrent = any(isinstance(layer, nn.RNNBase) for layer in layers)
         stack.enter_context(torch.no_grad())
@@ -280,29 +280,29 @@ def isolate(module: nn.Module, ours: bool = False) -> Iterator[nn.Module]:
         torch.backends.mha.set_fastpath_enabled(False)
         for layer in layers:
             layer.training = isinstance(layer, StaticBatchNorm)
-            layer._compiled_call_impl = None  # compiled layers hide what they compute
+            layer._compiled_call_impl = None  # compiled layers hide operators
         yield running
 
 
 def outputs_of(result: Any, outputs: Callable[[Any], Any] | None) -> list[Tensor]:
-    """The tensors that the caller cares about."""
+    """The tensors selected by ``outputs``, or all tensors."""
     selection = result
     if outputs is not None:
         try:
             selection = outputs(result)
-        except Exception as error:  # whatever the caller's own code raises
-            reason = f"fails on what the forward returned, {_kind(result)}: {error}"
+        except Exception as error:  # the caller's code may raise any exception
+            reason = f"fails on the result of the forward, {_kind(result)}: {error}"
             raise ConfigError(f"outputs: {reason}") from error
     tensors = list(tensors_in(selection))
     if not tensors:
-        raise ConfigError(f"outputs: no tensor in what the forward returned, {_kind(result)}")
+        raise ConfigError(f"outputs: no tensor in the result of the forward, {_kind(result)}")
     return tensors
 
 
 def tensors_in(value: Any, where: str = "outputs", strict: bool = True) -> Iterator[Tensor]:
     """The tensors in nested dicts, lists, tuples and dataclasses.
 
-    Other objects may hide tensors; where that matters (``strict``), the caller has to say which.
+    Other objects may hide tensors; with ``strict`` they are errors.
     """
     if isinstance(value, Tensor):
         yield value
@@ -317,8 +317,8 @@ def tensors_in(value: Any, where: str = "outputs", strict: bool = True) -> Itera
             yield from tensors_in(getattr(value, entry.name), f"{where}.{entry.name}", strict)
     elif strict and not isinstance(value, bool | int | float | complex | str | bytes | None):
         raise ConfigError(
-            f"{where} is {_kind(value)}, which may hold tensors; say which outputs must keep "
-            "their dimensions, as in outputs=lambda result: result.logits"
+            f"{where} is {_kind(value)}, which may hold tensors; select the outputs that must "
+            "keep their dimensions, as in outputs=lambda result: result.logits"
         )
 
 

@@ -1,10 +1,10 @@
-"""Running a throw-away copy of a module: what a forward writes down is not the model's.
+"""Forward passes on a temporary copy of a module, which leave the module unchanged.
 
-Models remember sizes, count calls, fill caches and clip their weights while they run. A forward
-that is run for our own sake must leave none of it behind, and least of all the integers that a
-trace hands out. So a copy runs. What the copy still shares with the module (containers of classes
-and files, objects that refuse to be copied, the weights of a large model) is put back afterwards.
-`Memory` tells what a forward left for the next.
+Models store sizes, count calls, fill caches and clip their weights while they run. A forward pass
+for tracing or measuring must leave no such changes, in particular not the integers of a trace. So a
+copy runs. Objects that the copy still shares with the module (containers of classes and Python
+files, objects that cannot be copied, the weights of a large model) are restored afterwards.
+`StateSnapshot` detects state that one forward pass leaves for the next.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from submodel.model.axes.reach import attributes_of, reach, table_of
 from submodel.model.axes.record import storage
 
 LARGE_MODEL = 1 << 26
-"""Bytes of a model of which a second set of weights would fill the memory."""
+"""Bytes of weights from which on a model gets no second set of weights, to save memory."""
 COPIED = 1 << 20
-"""Bytes of weights that are sooner copied than watched for operators that write to them."""
+"""Below these bytes, copying weights is faster than watching for writes to them."""
 
 Undo = Callable[[], None]
 _Container = list[Any] | dict[Any, Any] | set[Any] | deque[Any]
 
 
 def is_large(module: nn.Module) -> bool:
-    """Return whether a second set of the module's weights would fill the memory."""
+    """Return whether the module is too large for a second set of weights."""
     return _bytes(module) >= LARGE_MODEL
 
 
@@ -43,12 +43,12 @@ def _bytes(module: nn.Module) -> int:
 
 
 @contextlib.contextmanager
-def throw_away(module: nn.Module) -> Iterator[nn.Module]:
-    """A copy of ``module`` to run; what it shares with the module is put back after this block.
+def temporary_copy(module: nn.Module) -> Iterator[nn.Module]:
+    """A copy of ``module`` to run; shared objects are restored at the end of the block.
 
     >>> net = nn.Identity()
     >>> net.sizes = []
-    >>> with throw_away(net) as duplicate:
+    >>> with temporary_copy(net) as duplicate:
     ...     duplicate.sizes.append(2)
     ...     duplicate.last = 2
     >>> net.sizes, hasattr(net, "last")
@@ -66,8 +66,8 @@ def throw_away(module: nn.Module) -> Iterator[nn.Module]:
 
 
 def copy_with(module: nn.Module, values: Mapping[str, Tensor]) -> nn.Module:
-    """A copy of ``module`` that has these tensors for its own; it shares what cannot be copied."""
-    from submodel.model.build.copying import copy_module, that_refuse  # which need `reach` itself
+    """A copy of ``module`` with these tensors; objects that cannot be copied are shared."""
+    from submodel.model.build.copying import copy_module, uncopyable  # they import `reach`
 
     parameters = {
         name: nn.Parameter(values[name].detach(), p.requires_grad)
@@ -77,7 +77,7 @@ def copy_with(module: nn.Module, values: Mapping[str, Tensor]) -> nn.Module:
     try:
         return copy_module(module, {**parameters, **buffers})
     except SubmodelError:
-        shared = [value for _, value, _ in that_refuse(module)]
+        shared = [value for _, value, _ in uncopyable(module)]
         if not shared:
             raise
         return copy_module(module, {**parameters, **buffers}, shared)
@@ -87,10 +87,10 @@ def copy_with(module: nn.Module, values: Mapping[str, Tensor]) -> nn.Module:
 def keep_shared(
     module: nn.Module, duplicate: nn.Module, weights: Iterable[Tensor] = ()
 ) -> Iterator[list[Tensor]]:
-    """What both modules hold is the same after this block as before, and so are ``weights``.
+    """Restore the objects shared by both modules, and ``weights``, at the end of the block.
 
-    Yields the tensors among it: the copy of a module that finds its layers in a global registry
-    goes on reading those of the module.
+    Yields the shared tensors: for example, the copy of a module that looks up its layers in a
+    global registry reads the module's own tensors.
     """
     items = list(reach(module))  # held, so that no two get the same id
     ids = {id(item.value) for item in items}
@@ -108,16 +108,16 @@ def keep_shared(
 
 
 def _steps(value: Any, is_global: bool) -> Iterator[Undo]:
-    """How one thing is put back; global tables, which others fill as well, if we filled them."""
+    """Functions that restore an object; global tables only if the forward pass has filled them."""
     if isinstance(value, dict | list | set | deque):
         yield _container(value, isinstance(value, dict) and is_global)
     if (table := table_of(value)) is not None:
         yield _container(table)
     elif not isinstance(value, type) and (slots := attributes_of(value)):
-        yield partial(_put_back_slots, value, slots)
+        yield partial(_restore_slots, value, slots)
 
 
-def _container(value: _Container, by_ourselves: bool = False) -> Undo:
+def _container(value: _Container, only_if_traced: bool = False) -> Undo:
     def contents() -> list[Any]:
         return list(value.items() if isinstance(value, dict) else value)
 
@@ -128,7 +128,7 @@ def _container(value: _Container, by_ourselves: bool = False) -> Undo:
 
     def undo() -> None:
         now = contents()
-        if parts(now) == parts(before) or (by_ourselves and not any(map(_ours, now))):
+        if parts(now) == parts(before) or (only_if_traced and not any(map(_is_from_trace, now))):
             return
         value.clear()
         if isinstance(value, list | deque):
@@ -139,21 +139,21 @@ def _container(value: _Container, by_ourselves: bool = False) -> Undo:
     return undo
 
 
-def _ours(value: Any) -> bool:
-    """Return whether a forward of ours left this in a global container."""
+def _is_from_trace(value: Any) -> bool:
+    """Return whether a traced forward pass left this value in a global container."""
     if isinstance(value, tuple | list):
-        return any(map(_ours, value))
+        return any(map(_is_from_trace, value))
     return isinstance(value, TracedInt | Tensor)
 
 
-def _put_back_slots(value: object, before: Mapping[str, Any]) -> None:
+def _restore_slots(value: object, before: Mapping[str, Any]) -> None:
     for name, item in before.items():
         if getattr(value, name, None) is not item:
             object.__setattr__(value, name, item)
 
 
 class DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """A mode of ours: `_see` is called for every operator, and computes it."""
+    """A dispatch mode that calls `_see` to compute every operator."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()  # type: ignore[no-untyped-call]
@@ -173,12 +173,12 @@ class DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _see(
         self, func: torch._ops.OpOverload, args: tuple[Any, ...], keywords: Mapping[str, Any]
     ) -> Any:
-        """What the operator gives."""
+        """Compute the operator."""
         return func(*args, **keywords)
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Nothing is compiled here; True would import the compiler, which takes a second."""
+        """Return False, as True would import PyTorch's compiler, which takes a second."""
         return False
 
 
@@ -194,7 +194,7 @@ class _Writes(DispatchMode):
     def _see(
         self, func: torch._ops.OpOverload, args: tuple[Any, ...], keywords: Mapping[str, Any]
     ) -> Any:
-        if func._schema.is_mutable or "batch_norm" in func._schema.name:  # that one does not say
+        if func._schema.is_mutable or "batch_norm" in func._schema.name:  # its schema omits writes
             for place, argument in enumerate(func._schema.arguments):
                 value = args[place] if place < len(args) else keywords.get(argument.name)
                 for tensor in value if isinstance(value, list | tuple) else (value,):
@@ -208,7 +208,7 @@ class _Writes(DispatchMode):
             self._before[memory] = values.clone()  # type: ignore[no-untyped-call]
 
     def undo(self) -> None:
-        """Put back what was written over."""
+        """Restore the overwritten values."""
         for memory, values in self._before.items():
             written = self._memories[memory]
             if written.nbytes() != values.nbytes():
@@ -219,11 +219,11 @@ class _Writes(DispatchMode):
 _PLAIN = {list, dict, set, deque, tuple, OrderedDict, defaultdict}
 
 
-class Memory:
-    """The tensors in the attributes of all layers and in their plain containers, as they were.
+class StateSnapshot:
+    """The tensors in the attributes of all layers and in plain containers, at one point in time.
 
     >>> net = nn.Linear(2, 2)
-    >>> before = Memory(net)
+    >>> before = StateSnapshot(net)
     >>> net.last, net.in_features = torch.ones(2), 3
     >>> [tuple(tensor.shape) for tensor in before.new_tensors()]
     [(2,)]
@@ -235,12 +235,12 @@ class Memory:
         self._buffers = [(b, b.detach().clone()) for b in module.buffers()]
 
     def new_tensors(self) -> list[Tensor]:
-        """Tensors that the module holds now and did not before: a later forward may read them."""
+        """Tensors that the module has obtained since; a later forward pass may read them."""
         tensors = _tensors(_containers(self._module))
         return [t for key, t in tensors.items() if key not in self._tensors]
 
     def has_changed(self) -> bool:
-        """Whether the module holds another tensor than before, or other values in a buffer."""
+        """Return whether the module has a new tensor or new values in a buffer."""
         if self.new_tensors():
             return True
         dense = [(b, v) for b, v in self._buffers if b.layout is torch.strided and not b.is_meta]
@@ -248,12 +248,12 @@ class Memory:
 
 
 _WITHOUT_TENSORS = {bool, int, float, str, type(None), dict, OrderedDict, set, list}
-"""Types that are no tensor, or containers that are looked at by themselves."""
-_INTERNAL = {"_parameters", "_modules"}  # no state; hooks are one, as some forwards install theirs
+"""Types that contain no tensors, or containers that are visited separately."""
+_INTERNAL = {"_parameters", "_modules"}  # no state, unlike hooks, which some forwards install
 
 
 def _containers(module: nn.Module) -> Iterator[_Container]:
-    """The attributes of every layer as a dict, and all plain containers in them."""
+    """The attribute dictionary of every layer, and all plain containers in it."""
     visited_ids: set[int] = set()
     for layer in module.modules():
         attributes = vars(layer)
@@ -278,7 +278,7 @@ def _tensors(containers: Iterable[_Container]) -> dict[int, Tensor]:
     tensors: dict[int, Tensor] = {}
     for container in containers:
         for value in container.values() if isinstance(container, dict) else container:
-            if type(value) in _WITHOUT_TENSORS:  # most, and quicker than asking what it is
+            if type(value) in _WITHOUT_TENSORS:  # most values; faster than `isinstance`
                 continue
             if isinstance(value, Tensor):
                 tensors[id(value)] = value

@@ -1,13 +1,13 @@
-"""How the units of the axes lie along one tensor dimension.
+"""Layouts of the units of axes along one tensor dimension.
 
-A dimension is made of axes in three ways: it *is* an axis (the channels of a convolution), it is a
+A dimension consists of axes in three ways: it *is* an axis (the channels of a convolution), it is a
 row-major *product* of parts (channels x height x width after a flatten), or a *concatenation* of
 parts (a fused qkv projection). A part that no axis cuts is fixed.
 
-While a trace runs, axes have numbers for names. Operators make layouts equal (`Algebra.unify`) and
-take them apart (`Algebra.factor`, `Algebra.pieces`); an atom that must be taken apart is *bound* to
-its parts, everywhere at once. What does not fit together is frozen, with the reason, and never
-guessed. `kind` is what a saved layout says of itself.
+During a trace, names of axes are numbers. Operators unify layouts (`Algebra.unify`) and divide them
+(`Algebra.factor`, `Algebra.pieces`); a divided atom is *bound* to its parts, everywhere at once.
+Layouts that do not fit together are frozen, with the reason, and never guessed. `kind` is the name
+of the class in a saved layout.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ Units = Mapping[str, Indices]  # the units kept of each cut axis, ascending; abs
 Size = Annotated[int, Field(ge=0, lt=1 << 53)]
 
 KIND = Field(alias="")
-"""Saved objects name their kind under a key that is no name of a tensor or an axis."""
+"""Saved objects store their kind under the empty key, which no tensor or axis has as name."""
 
 
 class Saved:
-    """What is saved as it is: its JSON has the keys of its fields, and no others."""
+    """Base of saved dataclasses: their JSON has exactly the keys of their fields."""
 
     __pydantic_config__: ClassVar = ConfigDict(extra="forbid", strict=True)
 
 
 class _Part(Saved):
     def axes(self) -> Iterator[str]:
-        """The axes in it, left to right; one that occurs twice comes twice."""
+        """The axes in it, left to right, with repetitions."""
         return (atom.axis for atom in atoms(self))  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
 class FixedPart(_Part):
-    """A part that is never cut, and why. Two fixed parts of one size are the same."""
+    """A part that is never cut, with the reason. Two fixed parts of one size are equal."""
 
     kind: Annotated[Literal["Fixed"], KIND] = field(default="Fixed", kw_only=True, repr=False)
     size: Size
@@ -93,7 +93,7 @@ class Product(_Part):
         return math.prod(part.size for part in self.parts)
 
     def indices(self, units: Units) -> Indices:
-        """The positions whose every factor is kept."""
+        """The positions of which every factor is kept."""
         flat = np.zeros(1, dtype=np.int64)
         for part in self.parts:
             flat = (flat[:, None] * part.size + part.indices(units)).reshape(-1)
@@ -102,7 +102,7 @@ class Product(_Part):
 
 @dataclass(frozen=True)
 class Concatenation(_Part):
-    """Parts one after another.
+    """Consecutive parts.
 
     >>> qkv = Concatenation((Along("head", 2), Along("head", 2)))
     >>> qkv.indices({"head": np.array([1])})
@@ -120,7 +120,7 @@ class Concatenation(_Part):
         return sum(part.size for part in self.parts)
 
     def indices(self, units: Units) -> Indices:
-        """The positions kept in each part, shifted to where the part begins."""
+        """The positions kept in each part, shifted by the start of the part."""
         starts = np.cumsum([0, *(part.size for part in self.parts)])
         kept_positions = [
             s + part.indices(units) for s, part in zip(starts, self.parts, strict=False)
@@ -184,14 +184,14 @@ def simple_parts(layout: Layout) -> Iterator[FixedPart | Along]:
 
 
 def atoms(layout: Layout) -> Iterator[Along]:
-    """The axes, left to right; one that occurs twice comes twice."""
+    """The axes, left to right, with repetitions."""
     return (leaf for leaf in simple_parts(layout) if isinstance(leaf, Along))
 
 
 def units(layout: Layout) -> Counter[tuple[str, ...]]:
-    """How many units are left when axes are cut: a polynomial in how many each axis has left.
+    """The number of remaining units as a polynomial in the remaining units of each axis.
 
-    Keys are the axes that are multiplied, sorted; values are how often that product occurs.
+    Keys are the sorted axes of a monomial; values are its coefficients.
 
     >>> heads, width = Along("heads", 3), Along("width", 4)
     >>> units(product([heads, width])) == units(product([width, heads]))
@@ -213,11 +213,11 @@ def units(layout: Layout) -> Counter[tuple[str, ...]]:
 
 
 REPEATS = 4096
-"""How many repetitions are written out to cut through them; beyond that they are frozen."""
+"""The largest number of repetitions to expand for a split; beyond it they are frozen."""
 
 
 class Algebra:
-    """What is known about the atoms of one trace.
+    """The bindings of the atoms of one trace.
 
     >>> algebra = Algebra()
     >>> hidden, heads, width = algebra.fresh(12), algebra.fresh(3), algebra.fresh(4)
@@ -231,17 +231,17 @@ class Algebra:
     def __init__(self) -> None:
         self._bindings: dict[str, Layout] = {}
         self._count = 0
-        self.locate: Callable[[str], str] = str  # adds to a reason where it comes from
+        self.locate: Callable[[str], str] = str  # adds the line of code to a reason
 
     def fresh(self, size: int) -> Layout:
-        """A new atom; a dimension of at most one unit has nothing to cut and is fixed."""
+        """A new atom; a dimension of at most one unit is fixed."""
         if size < 2:
             return FixedPart(size)
         self._count += 1
         return Along(str(self._count - 1), size)
 
     def resolve(self, expression: Layout) -> Layout:
-        """The expression as it is known by now, in its simplest form."""
+        """The expression with all present bindings, in its simplest form."""
         if isinstance(expression, FixedPart):
             return expression
         if isinstance(expression, Along):
@@ -263,9 +263,9 @@ class Algebra:
             self._bindings[atom.axis] = FixedPart(atom.size, reason)
 
     def unify(self, one: Layout, other: Layout, reason: str) -> Layout:
-        """Make two expressions of one size equal, refining or freezing where they differ.
+        """Make two expressions of one size equal, refining or freezing them if they differ.
 
-        ``reason`` says why, in words: it is kept where the two do not fit and freeze.
+        ``reason`` is stored if the two do not fit and are frozen.
         """
         a, b = self.resolve(one), self.resolve(other)
         if a is b or a == b:
@@ -289,7 +289,7 @@ class Algebra:
 
     @staticmethod
     def _order(a: Layout, b: Layout) -> tuple[Along, Layout]:
-        """Which atom is bound to what: the younger to the older, an atom to its parts."""
+        """The atom to bind and its binding: the younger to the older, an atom to its parts."""
         if isinstance(a, Along) and (not isinstance(b, Along) or int(b.axis) < int(a.axis)):
             return a, b
         assert isinstance(b, Along)
@@ -300,7 +300,7 @@ class Algebra:
             self.freeze(expression, f"{reason}: its parts do not line up")
 
     def _take(self, ahead: list[Layout], kind: type[Product | Concatenation]) -> Layout:
-        """The next part of a stack, looking into parts of a kind: the last first, or the first."""
+        """Pop the next part of a stack, expanding parts of a kind: last or first part first."""
         part = self.resolve(ahead.pop())
         while isinstance(part, kind):
             ahead.extend(part.parts if kind is Product else reversed(part.parts))
@@ -308,7 +308,7 @@ class Algebra:
         return part
 
     def _unify_products(self, a: Product, b: Product, reason: str) -> None:
-        """From the fastest factor on; the longer of two factors is split by the shorter."""
+        """Unify from the fastest factor on; the longer of two factors is split by the shorter."""
         first_parts, second_parts = list(a.parts), list(b.parts)
         while first_parts and second_parts:
             x, y = self._take(first_parts, Product), self._take(second_parts, Product)
@@ -324,7 +324,7 @@ class Algebra:
         return None
 
     def _unify_concatenations(self, a: Layout, b: Layout, reason: str) -> None:
-        """From the first part on; the longer of two parts is cut at the end of the shorter."""
+        """Unify from the first part on; the longer of two parts is split at the shorter's end."""
         first_parts, second_parts = [a], [b]
         while first_parts and second_parts:
             x, y = self._take(first_parts, Concatenation), self._take(second_parts, Concatenation)
@@ -335,7 +335,7 @@ class Algebra:
             first_parts.extend(r for r in rest if r.size)
 
     def factor(self, expression: Layout, sizes: Sequence[int], reason: str) -> list[Layout]:
-        """Take a dimension apart as a view does: its row-major factors of the given sizes."""
+        """Divide a dimension as a view does: row-major factors of the given sizes."""
         if math.prod(sizes) != expression.size:
             raise ValueError(f"{expression.size} units are not {sizes}: {reason}")
         if expression.size == 0:
@@ -351,7 +351,7 @@ class Algebra:
         return factors[::-1]
 
     def _split_inner(self, e: Layout, size: int, reason: str) -> tuple[Layout, Layout] | None:
-        """``e`` as (outer, inner) with the inner of this size; None if it cannot be."""
+        """``e`` as (outer, inner) with the inner of this size; None if impossible."""
         if size == 1 or size == e.size:
             return (e, ONE) if size == 1 else (ONE, e)
         if e.size % size:
@@ -386,7 +386,7 @@ class Algebra:
         return split and (split[0], product([split[1], last]))
 
     def pieces(self, expression: Layout, sizes: Sequence[int], reason: str) -> list[Layout]:
-        """Take a dimension apart as a split does: consecutive pieces of the given sizes."""
+        """Divide a dimension as a split does: consecutive pieces of the given sizes."""
         e = self.resolve(expression)
         if sum(sizes) != e.size:
             raise ValueError(f"{e.size} units are not {sizes} one after another: {reason}")
@@ -411,7 +411,7 @@ class Algebra:
         return [FixedPart(n, f"{reason}: its parts do not line up") for n in sizes]
 
     def _cut(self, parts: Sequence[Layout], sizes: Sequence[int], reason: str) -> list[Layout]:
-        """Cut a row of parts into pieces of the given sizes."""
+        """Split consecutive parts into pieces of the given sizes."""
         ahead = list(reversed(parts))
         pieces = []
         for size in sizes:

@@ -1,9 +1,9 @@
-"""Measuring what a trace can only reason about: whether a sub-model is the masked model.
+"""Measurement of whether a sub-model is the masked model.
 
-Sub-models of random cuts are built and run beside the full model whose dropped units are zeroed. An
-axis that its operators call exact and that differs is not exact, whatever the way by which its size
-has reached the arithmetic. Then the units that a sub-model keeps are put in another order, which
-must not move its outputs: a cut that is not aligned shows, and is an error.
+Sub-models of random cuts are built and compared with the full model whose dropped units are zeroed.
+If an axis is exact by its operators but the outputs differ, it is not exact: its size has entered
+the arithmetic in another way. Then the kept units of a sub-model are reordered, which must not
+change its outputs; a change shows a misaligned cut and is an error.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from torch import Tensor
 
 from submodel.core.randomness import generator, seeded
 from submodel.model.axes.declare import Axes, units_held
-from submodel.model.axes.keep import throw_away
+from submodel.model.axes.keep import temporary_copy
 from submodel.model.axes.verify import (
     TOLERANCE,
     AxesError,
     Example,
     Trial,
-    complaint,
+    axis_problem,
     distance,
     double,
     exchange,
@@ -35,14 +35,14 @@ from submodel.model.build.module import settle_spectral_norms
 from submodel.model.cut import UnitCut, copy_part
 
 CAPACITIES = (0.5, 0.25)
-"""What is measured if nobody says what capacities there are."""
+"""Default capacities to measure."""
 
 CLOSE = {torch.float64: 1e-9, torch.float32: 1e-5}
-"""A larger difference is looked at again, in double precision."""
+"""Larger differences are checked again in double precision."""
 
 
 class NotMeasuredError(Exception):
-    """A sub-model that cannot be built, or does not run: whoever builds it will be told."""
+    """Raised if a sub-model cannot be built or run; building it later raises the error again."""
 
 
 def measure(
@@ -51,12 +51,12 @@ def measure(
     capacities: Iterable[float] = CAPACITIES,
     least: Mapping[str, float] = MappingProxyType({}),
 ) -> Axes:
-    """The axes, with what sub-models of these capacities are found to be on the examples.
+    """The axes with the results of measuring sub-models of these capacities on the examples.
 
     Every capacity is measured at the sizes that it holds. Before that, units are drawn one by one
-    at the first capacity: they leave different shares of every axis, unless a layer forbids it.
+    at the first capacity, which gives different fractions of every axis, unless a layer forbids it.
 
-    Raises `AxesError` where a sub-model depends on the order of the units that it keeps.
+    Raises `AxesError` if a sub-model depends on the order of its kept units.
 
     >>> from submodel.model.axes import trace
     >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 2))
@@ -79,7 +79,7 @@ def measure(
                 notes_of_examples = [_compare(e, cut, capacity, not is_reordered) for e in examples]
         except NotMeasuredError as problem:
             if singly:
-                note = f"shares of the axes that are not equal, as of Bernoulli draws: {problem}"
+                note = f"unequal fractions of axes, as by Bernoulli draws: {problem}"
                 axes = replace(axes, notes=(*axes.notes, note))
             else:
                 doubts.append(f"at capacity {capacity:g}: {problem}")
@@ -95,7 +95,7 @@ def measure(
 def _random_cut(
     axes: Axes, capacity: float, number: int, least: Mapping[str, float] | None
 ) -> UnitCut:
-    """Random units of every axis: the share that is held; or each with the capacity as chance."""
+    """Random units of every axis: of the held number, or each with the capacity as probability."""
     units = {}
     for axis, size in axes.cut_by_capacity.items():
         rng = generator(0, "mask", number, 0, axis)
@@ -114,41 +114,41 @@ def _random_cut(
 def _compare(
     example: Example, cut: UnitCut, capacity: float, reorder: bool
 ) -> dict[str, tuple[str, ...]]:
-    """What one example shows of the axes that are cut: those that are not exact, with the words."""
+    """The cut axes that are not exact on one example, with messages."""
     subs = Subs(example)
     exact = [axis for axis in cut.units if axis not in cut.axes.inexact]
     words = f"measured at capacity {capacity:g}: the sub-model is not the masked model, by"
     inexact_axes: dict[str, tuple[str, ...]] = {
         axis: (f"{words} {gap:.1g} of the largest output",)
-        for axis, gap in subs.guilty(_only(cut, exact), Sub.from_masked).items()
+        for axis, gap in subs.faulty_axes(_only(cut, exact), Sub.from_masked).items()
     }
-    if reorder and (guilty := subs.guilty(cut, Sub.from_reordered)):
+    if reorder and (faulty_axes := subs.faulty_axes(cut, Sub.from_reordered)):
         where = f" in a sub-model of capacity {capacity:g}"
-        raise AxesError("\n".join(complaint(cut.axes, axis, where) for axis in guilty))
+        raise AxesError("\n".join(axis_problem(cut.axes, axis, where) for axis in faulty_axes))
     return inexact_axes
 
 
 class Sub:
-    """The sub-model of a cut of the values of a trial, and what it gives out."""
+    """The sub-model of a cut with the values of a trial, and its outputs."""
 
     def __init__(self, trial: Trial, cut: UnitCut) -> None:
         self.trial, self.cut = trial, cut
         try:
-            with trial.offering(trial.values) as running:
+            with trial.with_values(trial.values) as running:
                 self.module = build_module(running, cut)
-        except Exception as problem:  # a copy may fail in any way
+        except Exception as problem:  # copying may raise any exception
             raise NotMeasuredError(f"no sub-model could be built: {problem}") from problem
         self.outputs = self._run()
 
     def _run(self) -> list[Tensor]:
         try:
-            with throw_away(self.module) as running:
+            with temporary_copy(self.module) as running:
                 return self.trial.results(running)
-        except Exception as problem:  # of the user's code, with other shapes than it knows
+        except Exception as problem:  # the user's code may raise any exception
             raise NotMeasuredError(f"the sub-model does not run: {problem}") from problem
 
     def from_masked(self) -> float:
-        """How far its outputs are from those of the full model with all other units zeroed."""
+        """The distance of its outputs from those of the full model with all other units zeroed."""
 
         def masked(name: str) -> Tensor:
             value, entries = self.trial.values(name), self.cut.plan.get(name, ())
@@ -162,7 +162,7 @@ class Sub:
         return distance(self.trial.forward(masked), self.outputs)
 
     def from_reordered(self) -> float:
-        """How far its outputs move when the units that it keeps change places."""
+        """The distance between its outputs before and after reordering the kept units."""
         order = {
             axis: generator(0, "permute kept units", axis).permutation(kept_units)
             for axis, kept_units in self.cut.units.items()
@@ -179,14 +179,14 @@ class Sub:
 
 
 class Subs:
-    """Sub-models on one example, looked at in double precision where that decides."""
+    """Sub-models on one example, in double precision where rounding may matter."""
 
     def __init__(self, example: Example) -> None:
         self._example = example
         self._last: Sub | None = None
 
-    def guilty(self, cut: UnitCut, compare: Callable[[Sub], float]) -> dict[str, float]:
-        """The axes of a cut that make a difference, by halving; all, if only all together do."""
+    def faulty_axes(self, cut: UnitCut, compare: Callable[[Sub], float]) -> dict[str, float]:
+        """The axes of a cut that cause a difference, by halving; all if only all together do."""
         gap = self._gap(cut, compare) if cut.units else 0.0
         if gap == 0 or len(cut.units) < 2:
             return dict.fromkeys(cut.units, gap) if gap else {}
@@ -194,11 +194,11 @@ class Subs:
         gaps: dict[str, float] = {}
         for half in (names[: len(names) // 2], names[len(names) // 2 :]):
             with contextlib.suppress(NotMeasuredError):
-                gaps |= self.guilty(_only(cut, half), compare)
+                gaps |= self.faulty_axes(_only(cut, half), compare)
         return gaps or dict.fromkeys(names, gap)
 
     def _gap(self, cut: UnitCut, compare: Callable[[Sub], float]) -> float:
-        """The difference, zero if it is one of rounding."""
+        """The difference; zero if it is due to rounding."""
         before = self._example.plain.before
         kind = next((r.dtype for r in before if r.is_floating_point()), torch.float32)
         gap = compare(self._of(self._example.plain, cut))
@@ -216,7 +216,7 @@ class Subs:
 
 
 def _only(cut: UnitCut, axes: Collection[str]) -> UnitCut:
-    """The cut of some axes alone."""
+    """The cut restricted to some axes."""
     if len(axes) == len(cut.units):
         return cut
     return UnitCut(cut.axes, {axis: cut.units[axis] for axis in cut.units if axis in axes})

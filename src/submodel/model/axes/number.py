@@ -1,9 +1,9 @@
-"""Integers that remember how they were computed from stored numbers and from sizes of tensors.
+"""Integers with the formula by which they were computed from stored numbers and tensor sizes.
 
-A forward computes the sizes of its views in plain Python: `channels // self.groups`. With integers
-that keep their formula, it is known what such a size becomes when widths change, and whether it
-still fits. A `NumberLog` is written while the forward runs (see `watch_numbers`), in terms of the
-tracer's expressions; `CodeNumbers` is what remains of it, in terms of layouts, for building.
+A forward pass computes the sizes of its views in plain Python: `channels // self.groups`. The
+formula shows the new value of such a size when widths change, and whether it still fits. A
+`NumberLog` is filled while the forward pass runs (see `watch_numbers`), in terms of the tracer's
+expressions; `CodeNumbers` is its final form for building, in terms of layouts.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ OPERATIONS: dict[str, Callable[[int, int], int]] = {
 
 @dataclass(frozen=True)
 class Attribute(Saved):
-    """An integer that a module stores, named as tensors are, by the path of its module."""
+    """An integer that a module stores, named like tensors by the path of its module."""
 
     kind: Annotated[Literal["Attribute"], KIND] = field(
         default="Attribute", kw_only=True, repr=False
@@ -38,7 +38,7 @@ class Attribute(Saved):
     name: str
 
     def of(self, module: nn.Module) -> int:
-        """What a module stores."""
+        """The stored value."""
         path, _, name = self.name.rpartition(".")
         return int(getattr(module.get_submodule(path), name))
 
@@ -53,7 +53,7 @@ class SizeOf(Saved):
 
 @dataclass(frozen=True)
 class Operation(Saved):
-    """One of `OPERATIONS` on two numbers."""
+    """An application of one of `OPERATIONS` to two numbers."""
 
     kind: Annotated[Literal["Computed"], KIND] = field(default="Computed", kw_only=True, repr=False)
     name: Annotated[str, Field(alias="operation", pattern=f"^({'|'.join(OPERATIONS)})$")]
@@ -63,11 +63,11 @@ class Operation(Saved):
 
 _Formula = Annotated[Attribute | SizeOf | Operation, Field(discriminator="kind")]
 Number = Annotated[int, Field(gt=-(1 << 53), lt=1 << 53)] | _Formula
-"""Where an integer comes from; a plain one is written out in the code, or nobody knows."""
+"""The origin of an integer; a plain integer is written in the code or of unknown origin."""
 
 
 def leaves(number: Number) -> Iterator[int | Attribute | SizeOf]:
-    """What a number is computed from."""
+    """The leaves of a number's formula."""
     if isinstance(number, Operation):
         yield from leaves(number.first)
         yield from leaves(number.second)
@@ -76,7 +76,7 @@ def leaves(number: Number) -> Iterator[int | Attribute | SizeOf]:
 
 
 def factors_of(number: Number) -> Iterator[Number]:
-    """The numbers that are multiplied; the number itself, if it is no product."""
+    """The factors of a product; the number itself if it is not a product."""
     if isinstance(number, Operation) and number.name == "mul":
         yield from factors_of(number.first)
         yield from factors_of(number.second)
@@ -85,7 +85,7 @@ def factors_of(number: Number) -> Iterator[Number]:
 
 
 def evaluate(number: Number, value: Callable[[Attribute | SizeOf], int]) -> int:
-    """The number, given the values of what it is computed from."""
+    """The value of the number, given the values of its leaves."""
     if isinstance(number, Operation):
         first, second = evaluate(number.first, value), evaluate(number.second, value)
         return OPERATIONS[number.name](first, second)
@@ -95,9 +95,9 @@ def evaluate(number: Number, value: Callable[[Attribute | SizeOf], int]) -> int:
 def proportion(
     number: Number, is_base: Callable[[Number], bool], value: Callable[[Attribute | SizeOf], int]
 ) -> Fraction | None:
-    """The factor between a number and the base that it is computed from; None if there is none.
+    """The factor between a number and the base in its formula; None if it is not proportional.
 
-    Leaves that are no base are constants.
+    Leaves other than the base are constants.
 
     >>> three_quarters = Operation("floordiv", Operation("mul", 3, Attribute("width")), 4)
     >>> proportion(three_quarters, lambda n: n == Attribute("width"), lambda leaf: 8)
@@ -105,7 +105,7 @@ def proportion(
     """
 
     def terms(n: Number) -> tuple[Fraction, Fraction] | None:
-        """The factor of the base, and what is added."""
+        """The factor of the base, and the constant term."""
         if is_base(n):
             return Fraction(1), Fraction(0)
         if not isinstance(n, Operation):
@@ -128,7 +128,7 @@ def proportion(
 
 
 def replace_dimensions(number: Number, dimension: Callable[[Any], Any]) -> Number:
-    """The number with every dimension described anew."""
+    """The number with ``dimension`` applied to all its dimensions."""
     if isinstance(number, Operation):
         operands = (replace_dimensions(n, dimension) for n in (number.first, number.second))
         return Operation(number.name, *operands)
@@ -136,17 +136,17 @@ def replace_dimensions(number: Number, dimension: Callable[[Any], Any]) -> Numbe
 
 
 class Uses(list[Number]):
-    """The formulas of integers that were lost to other arithmetic, such as a square root."""
+    """The formulas of integers used in untracked arithmetic, such as a square root."""
 
     def compare(self, one: Number, other: Number, equal: bool) -> None:
-        """Two numbers were compared, with this outcome."""
+        """Note that two numbers were compared, with this outcome."""
 
 
 class TracedInt(int):
     """An integer with its formula; arithmetic with other integers keeps it.
 
-    Where it is lost to other arithmetic, such as a square root, it adds its formula to ``uses``;
-    comparisons are told there too.
+    In untracked arithmetic, such as a square root, it adds its formula to ``uses``; comparisons are
+    noted there too.
 
     >>> three = TracedInt(4, Attribute("heads"), uses := Uses()) * 3
     >>> three.number, 1 / three, len(uses)
@@ -157,7 +157,7 @@ class TracedInt(int):
     uses: Uses
 
     def __new__(cls, value: int, number: Number, uses: Uses) -> TracedInt:
-        """The integer ``value``, known to be ``number``."""
+        """Make the integer ``value`` with the formula ``number``."""
         integer = super().__new__(cls, value)
         integer.number, integer.uses = number, uses
         return integer
@@ -188,7 +188,7 @@ def multiply(numbers: Sequence[Number]) -> Number:
 
 
 def number_of(value: int) -> Number:
-    """The formula of an integer: itself, if it has none."""
+    """The formula of an integer; the integer itself if it has none."""
     return value.number if isinstance(value, TracedInt) else int(value)
 
 
@@ -197,7 +197,7 @@ def _tracking(name: str, *, is_swapped: bool) -> Callable[[TracedInt, Any], Any]
 
     def operate(self: TracedInt, other: Any) -> Any:
         value = plain(self, other)
-        if type(value) is not int:  # not an integer any more, or not an operation on integers
+        if type(value) is not int:  # the result or the other operand is not an integer
             if isinstance(other, float | complex):
                 self.uses.append(self.number)
             return value
@@ -272,7 +272,7 @@ class Comparison(Saved):
 
 
 def _names_saved(value: Any) -> Any:
-    """A set of names as it is saved."""
+    """Read a set of names in its saved form."""
     if not isinstance(value, dict) or not {""} <= value.keys() <= {"", "items"}:
         return value
     items = value.get("items", [])
@@ -289,35 +289,35 @@ Names = Annotated[
 
 @dataclass(frozen=True)
 class CodeNumbers(Saved):
-    """What a forward did with numbers."""
+    """The use of numbers in a forward pass."""
 
     kind: Annotated[Literal["Stored"], KIND] = field(default="Stored", kw_only=True, repr=False)
     sizings: Annotated[tuple[Sizing, ...], Field(alias="made")] = ()
-    elsewhere: Names = frozenset()  # attributes that arrived in some other argument
+    elsewhere: Names = frozenset()  # attributes passed in other arguments
     comparisons: Annotated[tuple[Comparison, ...], Field(alias="compared")] = ()
-    layers: tuple[Sizing, ...] = ()  # numbers of torch's own layers that no tensor of theirs shows
-    # paths of those that multiply in groups
+    layers: tuple[Sizing, ...] = ()  # numbers of torch's layers that none of their tensors shows
+    # paths of modules with grouped products
     grouping_modules: Annotated[Names, Field(alias="grouped")] = frozenset()
     values: Names = frozenset()  # attributes from which a value was computed
 
 
 @dataclass
 class NumberLog:
-    """What a forward did with numbers, in terms of the tracer's expressions."""
+    """The use of numbers in a forward pass, in terms of the tracer's expressions."""
 
     sizings: list[Sizing] = field(default_factory=list)
     parts: list[list[Any]] = field(default_factory=list)  # of tensors cut into equal parts
     elsewhere: set[str] = field(default_factory=set)
-    values: Uses = field(default_factory=Uses)  # numbers that became values, as scales do
+    values: Uses = field(default_factory=Uses)  # numbers that became values, such as scales
     comparisons: dict[Comparison, None] = field(default_factory=dict)
     layers: list[Sizing] = field(default_factory=list)
     grouping_modules: set[str] = field(default_factory=set)
     sizes_read: dict[Any, None] = field(default_factory=dict)  # dimensions whose size was read
     of_layers: dict[Attribute, list[Any]] = field(default_factory=dict)
-    """What an integer of torch's own layers may count, as building corrects it with the layer."""
+    """Dimensions that an integer of torch's layers may count; building corrects it."""
 
     def scales(self) -> Iterator[Any]:
-        """Dimensions whose size became a value: a sub-model computes with its own, smaller one."""
+        """Dimensions whose size became a value; a sub-model computes with its own, smaller size."""
         for leaf in dict.fromkeys(leaf for number in self.values for leaf in leaves(number)):
             if isinstance(leaf, SizeOf):
                 yield leaf.dimension
@@ -325,15 +325,15 @@ class NumberLog:
                 yield from (s.dimension for s in self.sizings if s.number == leaf)
                 yield from self.of_layers.get(leaf, ())
 
-    def in_hand(self) -> Iterator[Any]:
-        """Dimensions whose size the code has read, or stores: it may compute anything from it."""
+    def exposed_dimensions(self) -> Iterator[Any]:
+        """Dimensions whose size the code reads or stores, and may use in any computation."""
         yield from self.sizes_read
         for sizing in self.sizings:
             if any(isinstance(leaf, Attribute) for leaf in leaves(sizing.number)):
                 yield sizing.dimension
 
     def multiples(self) -> Iterator[tuple[Any, list[Any]]]:
-        """Dimensions made by a product of numbers, each with what those of them count that tell."""
+        """Dimensions made by a product of numbers, with the known dimensions of its factors."""
         counts = {s.number: s.dimension for s in self.sizings if not s.groups}
         for sizing in self.sizings:
             factors = list(factors_of(sizing.number))
@@ -346,7 +346,7 @@ class NumberLog:
                 yield sizing.dimension, [d for d in dimensions if d is not None]
 
     def alike(self) -> Iterator[list[Any]]:
-        """Dimensions that one number counts, or that are equal parts: they must stay equal."""
+        """Groups of dimensions with the same number as size, or that are equal parts."""
         dimensions_of: dict[Number, list[Any]] = {}
 
         def count(number: Number, dimension: Any) -> None:
@@ -364,7 +364,7 @@ class NumberLog:
         yield from self.parts
 
     def written_out(self) -> dict[Any, str]:
-        """Dimensions that a number in the code makes: they must stay as they are. And the lines."""
+        """Dimensions whose size is written in the code and must stay, with the line of code."""
         lines = {s.dimension: s.line for s in self.sizings if isinstance(s.number, int)}
         for comparison in self.comparisons:
             for one, other in comparison.both_ways() if comparison.equal else ():
@@ -373,7 +373,7 @@ class NumberLog:
         return lines
 
     def finish(self, layout: Callable[[Any], Any]) -> CodeNumbers:
-        """The same in terms of layouts, without repetitions."""
+        """The same in terms of layouts, without duplicates."""
 
         def number_of(number: Number) -> Number:
             return replace_dimensions(number, layout)

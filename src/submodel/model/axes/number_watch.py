@@ -1,12 +1,12 @@
-"""Watching the numbers in a module's code while its forward is traced: which dimensions they make.
+"""Tracing of integers in a module's code: the dimensions that they make.
 
-`self.heads = 4` in a user's attention is a size that a cut changes, and nothing marks it as one.
-So for the time of one forward such integers, and the sizes that tensors tell, are replaced by
-integers that know where they come from. Where one arrives in a view, a split, a slice or the shape
-of a new tensor, the dimension that it makes tells what it counts: `x.view(-1, self.heads, 3)` makes
-the last two dimensions of its result, `x[:, :n]` one of what it takes, `group_norm(x, 4)` divides
-the channels. An integer that makes no dimension (the number of a layer, a width that only enters a
-scale) is not a size. What happens inside torch's own layers is left to those who know them.
+`self.heads = 4` in a user's attention is a size that a cut changes, but nothing marks it as such.
+So during one forward pass such integers, and the sizes of tensors, are replaced by integers with
+their origin (`TracedInt`). If one is passed to a view, a split, a slice or the shape of a new
+tensor, the dimension that it makes shows its meaning: `x.view(-1, self.heads, 3)` makes the last
+two dimensions of its result, `x[:, :n]` a dimension of the slice, `group_norm(x, 4)` divides the
+channels. An integer that makes no dimension (the index of a layer, a width used in a scale only) is
+not a size. Integers inside torch's own layers are corrected by `submodel.model.build.layers`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from submodel.model.axes.number import (
 from submodel.model.axes.record import source_line
 
 SizePlace = tuple[int, Tensor, int, bool]
-"""An integer, the tensor and its dimension that it makes; or, if true, the groups of it."""
+"""(integer, tensor, dimension, groups): it makes the dimension, or if true its groups."""
 
 _SHAPE_TAKING = {"view", "reshape", "expand", "zeros", "ones", "empty", "full", "rand", "randn"}
 _SHAPE_TAKING |= {f"new_{name}" for name in ("zeros", "ones", "empty", "full")}
@@ -47,7 +47,7 @@ _CONVOLUTIONS = {f"{kind}{n}d" for kind in ("conv", "conv_transpose") for n in (
 
 MAKING = _SHAPE_TAKING | {"split", "split_with_sizes", "unflatten", "narrow", "pad"}
 MAKING |= {"__getitem__", "__setitem__", "tensor_split", "hsplit", "vsplit", "dsplit"}
-"""Functions whose integers are looked at by `size_places`."""
+"""Functions whose integers `size_places` inspects."""
 
 PARTING = {"chunk", "unsafe_chunk", "tensor_split", "hsplit", "vsplit", "dsplit"}
 """Functions that cut a tensor into parts; those of equal size stay equal."""
@@ -57,12 +57,12 @@ TAKING_NO_SIZES |= {"unsqueeze", "squeeze", "flip", "select", "unbind", "cat", "
 TAKING_NO_SIZES |= {"softmax", "log_softmax", "normalize", "interpolate", "sort", "cumsum"}
 TAKING_NO_SIZES |= {"sum", "mean", "amax", "amin", "argmax", "argmin"}
 TAKING_NO_SIZES |= {f"{kind}_pool{n}d" for kind in ("max", "avg") for n in (1, 2, 3)}
-"""Functions whose integers tell dimensions, places or steps, never how many units there are."""
+"""Functions whose integers are dimensions, positions or steps, never numbers of units."""
 
 SHOWING_NO_SIZE = {"dim", "ndimension", "element_size", "get_device", "__int__", "__index__"}
 SHOWING_NO_SIZE |= {"__bool__", "is_floating_point", "is_complex", "is_contiguous", "item", "equal"}
 SHOWING_NO_SIZE |= {"allclose", "is_same_size", "__contains__", "is_nonzero", "is_inference"}
-"""Functions whose results show no size of the tensors that they take."""
+"""Functions whose results show no size of their operands."""
 
 
 def integers_in(value: Any) -> Iterator[int]:
@@ -88,7 +88,7 @@ def parted_dimension(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 def size_places(
     name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
 ) -> Iterator[SizePlace]:
-    """Which integer makes, or groups, which dimension of which tensor."""
+    """The integers in a call that make, or group, a dimension of a tensor."""
 
     def argument(position: int, keyword: str, default: Any) -> Any:
         return args[position] if len(args) > position else kwargs.get(keyword, default)
@@ -105,7 +105,7 @@ def size_places(
         yield argument(4, "num_heads", 1), argument(11, "out_proj_weight", result[0]), 1, True
     elif name in ("__getitem__", "__setitem__"):
         for dimension, part in _slices(args[1], args[0].dim()):
-            if part.step in (None, 1):  # every n-th unit is not a run
+            if part.step in (None, 1):  # other steps take no runs
                 yield from _prefixes(args[0], dimension, (part.start, part.stop))
     elif name in PARTING and name not in ("chunk", "unsafe_chunk"):
         ends = argument(1, "indices_or_sections", kwargs.get("sections", kwargs.get("indices", 1)))
@@ -145,7 +145,7 @@ def size_places(
 def layer_places(
     name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Tensor
 ) -> Iterator[tuple[str, Tensor, int, bool]]:
-    """Which number of the layer that calls a function counts, or groups, which dimension."""
+    """The numbers of the calling layer that count, or group, a dimension of a tensor."""
     if name in ("layer_norm", "rms_norm"):
         shape = args[1] if len(args) > 1 else kwargs["normalized_shape"]
         for place in range(len(shape)):
@@ -169,7 +169,7 @@ def _slices(index: Any, dimensions: int) -> Iterator[tuple[int, slice]]:
     taking = sum(part is not None and part is not Ellipsis for part in parts)
     at = 0
     for part in parts:
-        if isinstance(part, Tensor | list | bool):  # these may take several dimensions
+        if isinstance(part, Tensor | list | bool):  # these may index several dimensions
             return
         if isinstance(part, slice):
             yield at, part
@@ -180,7 +180,7 @@ def _slices(index: Any, dimensions: int) -> Iterator[tuple[int, slice]]:
 
 
 def _prefixes(tensor: Tensor, dimension: int, ends: Sequence[int | None]) -> Iterator[SizePlace]:
-    """What lies before each end of a slice; taken once more, so that the tracer sees it."""
+    """The part before each end of a slice, taken again so that the tracer records it."""
     size = tensor.shape[dimension]
     for end in ends:
         if isinstance(end, int) and not isinstance(end, bool) and 0 < end < size:
@@ -199,13 +199,13 @@ def _shapes(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Sequen
 
 
 DimensionLookup = Callable[[Tensor], Sequence[Any] | None]
-"""What the tracer knows of the dimensions of a tensor; None if it has not seen it."""
+"""The dimensions of a tensor in the trace; None if the trace does not contain it."""
 
 
 class _WatchedUses(Uses):
-    """The numbers that a forward loses, and those that it compares, where it is watched.
+    """The numbers that a forward pass uses in untracked arithmetic or compares.
 
-    What torch's own layers compute from their numbers is not.
+    Computations inside torch's own layers are not noted.
     """
 
     def __init__(self, mode: _Watch) -> None:
@@ -223,14 +223,14 @@ class _WatchedUses(Uses):
 
 
 class _Watch(TorchFunctionMode):
-    """Hands out integers that know their origin, and notes where they arrive."""
+    """Replaces sizes by integers with their origin, and notes the arguments they are passed as."""
 
     def __init__(self, dimensions: DimensionLookup, log: NumberLog) -> None:
         super().__init__()
         self.dimensions = dimensions
         self.log = log
-        self.running: list[tuple[str, bool]] = [("", True)]  # path, and whether to watch
-        self.known_shapes: set[int] = set()  # shapes that building corrects with their layer
+        self.running: list[tuple[str, bool]] = [("", True)]  # path, and whether to trace
+        self.known_shapes: set[int] = set()  # ids of shapes that building corrects
         self.uses = _WatchedUses(self)
 
     def __torch_function__(
@@ -272,7 +272,7 @@ class _Watch(TorchFunctionMode):
                 number = number_of(value)
                 sizing = Sizing(number, dimensions[dimension], path, groups, source_line())
                 self.log.sizings.append(sizing)
-        # of whole numbers only, it computes positions, which are never cut
+        # an operator on integer tensors alone computes positions, which are never cut
         operands = [a for a in args if isinstance(a, Tensor)]
         of_values = any(t.is_floating_point() or t.is_complex() for t in operands)
         no_sizes = name in TAKING_NO_SIZES or (bool(operands) and not of_values)
@@ -301,7 +301,7 @@ class _Watch(TorchFunctionMode):
         return TracedInt(result, multiply([SizeOf(d) for d in dimensions]), self.uses)
 
     def _note_sizes(self, tensor: Tensor) -> Sequence[Any] | None:
-        """Note that the code reads all sizes of a tensor; its dimensions."""
+        """Note that the code reads all sizes of a tensor, and return its dimensions."""
         dimensions = self.dimensions(tensor)
         self.log.sizes_read.update(dict.fromkeys(dimensions or ()))
         return dimensions
@@ -312,7 +312,7 @@ class _Watch(TorchFunctionMode):
         self.log.parts.append([dimensions[d] for dimensions, d in known if dimensions is not None])
 
     def _note_attention(self, args: tuple[Any, ...], keywords: Mapping[str, Any]) -> None:
-        """Torch's attention as a function has one width for its input, its heads and its output."""
+        """Note that the width of input, heads and output in torch's attention must be equal."""
         names = list(signature(functional.multi_head_attention_forward).parameters)
         arguments = dict(zip(names, args, strict=False)) | dict(keywords)
         width, joint_weight = arguments["query"].shape[-1], arguments.get("in_proj_weight")
@@ -324,7 +324,7 @@ class _Watch(TorchFunctionMode):
         self._note_alike([*alike, *((weight, 0) for weight in heads if weight is not None)])
 
     def _note_like(self, model: Tensor, result: Tensor) -> None:
-        """A tensor made in the shape of another keeps to it."""
+        """Note that a tensor made in the shape of another keeps that shape."""
         pairs = list(zip(self.dimensions(model) or (), self.dimensions(result) or (), strict=False))
         for pair, size, other in zip(pairs, model.shape, result.shape, strict=False):
             if size == other > 1 and model.dim() == result.dim():
@@ -333,7 +333,7 @@ class _Watch(TorchFunctionMode):
     def _note_layer(
         self, name: str, path: str, args: tuple[Any, ...], keywords: Mapping[str, Any], result: Any
     ) -> None:
-        """What the numbers of torch's own layers count."""
+        """Note the dimensions that numbers of torch's own layers count."""
         if not isinstance(result, Tensor):
             return
         for what, tensor, dimension, groups in layer_places(name, args, keywords, result):
@@ -344,7 +344,7 @@ class _Watch(TorchFunctionMode):
 
 
 def _of_tensors(result: Any) -> bool:
-    """Return whether a result is a list of tensors, which tell what they know themselves."""
+    """Return whether a result is a sequence with tensors, which are traced themselves."""
     return isinstance(result, list | tuple) and any(isinstance(item, Tensor) for item in result)
 
 
@@ -353,7 +353,7 @@ _LIKE |= dict.fromkeys(("view_as", "reshape_as", "expand_as"), 1)
 
 
 def _is_of_torch(layer: nn.Module) -> bool:
-    """Whether a layer is of a type of torch, or derived from one, that has sizes of its own."""
+    """Return whether a layer is of, or derived from, a type of torch that stores sizes."""
     torch_types = [k for k in type(layer).__mro__ if k.__module__.startswith("torch.nn.modules.")]
     return any(k is not nn.Module and not issubclass(k, _CONTAINERS) for k in torch_types)
 
@@ -365,9 +365,9 @@ _CONTAINERS = nn.Sequential | nn.ModuleList | nn.ModuleDict
 def watch_numbers(
     module: nn.Module, dimensions: DimensionLookup, log: NumberLog | None = None
 ) -> Iterator[NumberLog]:
-    """Collect what numbers the forward of ``module`` makes dimensions with.
+    """Collect the numbers with which a forward pass of ``module`` makes dimensions.
 
-    It is added to ``log``, in which an earlier forward may have written.
+    They are added to ``log``, which may have entries of an earlier forward pass.
 
     >>> class Net(nn.Module):
     ...     def __init__(self):

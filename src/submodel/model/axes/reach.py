@@ -1,8 +1,8 @@
-"""Everything that a module holds, however it is kept, with the way that leads there.
+"""All objects that a module refers to, with the path to each.
 
-Attributes and hooks, containers and the objects in them, what functions enclose and default to,
-partials, bound methods and weak references; and what all instances share: containers of the
-module's class, and global ones that its code names.
+References are attributes and hooks, containers and the objects in them, closures and defaults of
+functions, partials, bound methods and weak references. Objects that all instances share are
+included: containers of the module's class, and global ones that its code names.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 MOST = 200_000
-"""How many things are looked at; beyond, a module holds a whole data set."""
+"""The largest number of objects to visit; a module with more holds a whole data set."""
 
 _CONTAINERS = (dict, list, set, deque)
 _CLOSED_TYPES: tuple[type, ...] = (
@@ -31,33 +31,33 @@ _CLOSED_TYPES: tuple[type, ...] = (
 )
 
 _PLAIN = frozenset({*(str, bytes, bool, int, float, type(None)), torch.dtype, torch.device})
-"""The commonest of those, told apart without asking each."""
+"""The most common closed types, for a fast check."""
 
 _KEPT_TYPES = (*_CONTAINERS, Tensor, nn.Module)
-"""What counts where code that is nobody's own keeps something."""
+"""Types that are visited in classes and globals."""
 
 Owner = Literal["module", "class", "global"]
 
 
 class HeldItem(NamedTuple):
-    """One thing that a module holds; a tuple, as thousands are made for every forward."""
+    """One object that a module refers to; a tuple, as thousands are made per forward pass."""
 
-    path: str  # in words, from the module on
+    path: str  # from the module, in words
     value: Any
-    owner: Owner = "module"  # all instances share what belongs to their class, or to no one
-    direct: bool = True  # attributes, containers and objects alone lead there: a copy has its own
+    owner: Owner = "module"  # all instances share objects of their class and globals
+    direct: bool = True  # only attributes, containers and objects on the path: a copy has its own
 
     def below(self, path: str, value: Any) -> HeldItem:
-        """What attributes and containers hold."""
+        """An object in an attribute or container."""
         return HeldItem(path, value, self.owner, self.direct)
 
     def through(self, path: str, value: Any) -> HeldItem:
-        """What functions, methods and references lead to."""
+        """An object reached through a function, method or reference."""
         return HeldItem(path, value, self.owner, False)
 
 
 def reach(root: object) -> Iterator[HeldItem]:
-    """All that can be reached from ``root``, each once, nearest first; but for `empty_tables`.
+    """All objects reachable from ``root``, each once, nearest first, except `empty_tables`.
 
     >>> net, hidden = nn.Module(), nn.Linear(2, 2)
     >>> net.scale = (lambda layer: lambda x: layer(x))(hidden)
@@ -67,7 +67,7 @@ def reach(root: object) -> Iterator[HeldItem]:
     waiting = deque([HeldItem("", root)])
     visited_ids = {id(root)}
     visited_classes: set[type] = set()
-    kept_alive = []  # what is made on the way, so that no two get the same id
+    kept_alive = []  # temporary objects, so that ids stay unique
     while waiting and len(visited_ids) < MOST:
         item = waiting.popleft()
         kept_alive.append(item.value)
@@ -85,7 +85,7 @@ def reach(root: object) -> Iterator[HeldItem]:
 
 
 def aliases(module: nn.Module) -> dict[int, tuple[str, str]]:
-    """Tensors that are no parameter or buffer but share memory with one: id -> path, that one.
+    """Tensors that share memory with a parameter or buffer: id -> (path, name of the latter).
 
     >>> net = nn.Linear(2, 2)
     >>> net.scale = net.bias.data
@@ -112,9 +112,9 @@ def aliases(module: nn.Module) -> dict[int, tuple[str, str]]:
 
 
 def copied_aliases(module: nn.Module, duplicate: nn.Module) -> dict[int, tuple[str, str, object]]:
-    """The tensors of a copy that are `aliases` in the module; the copy has own memory for them.
+    """The tensors of a copy that are `aliases` in the module; in the copy they share no memory.
 
-    By identity: path, path of the weight, and the tensor, so that no other one gets its identity.
+    By id: path, path of the weight, and the tensor, which keeps the id unique.
     """
     paths = dict(aliases(module).values())
     return {
@@ -125,17 +125,17 @@ def copied_aliases(module: nn.Module, duplicate: nn.Module) -> dict[int, tuple[s
 
 
 def alias_problem(path: str, weight: str) -> str:
-    """Why a model that reads such a tensor cannot be cut."""
+    """A message that a model that reads such a tensor cannot be cut."""
     return (
-        f"{path}: the forward reads it, and it lies in the memory of {weight}; a sub-model's would "
-        f"not follow the training: read {weight} itself"
+        f"{path}: the forward reads it, and it shares memory with {weight}; in a sub-model it "
+        f"would not change in training: read {weight} itself"
     )
 
 
 def _inside(holder: HeldItem, visited_classes: set[type]) -> Iterator[HeldItem]:
     value, path = holder.value, holder.path
     if holder.owner != "module" and not isinstance(value, (*_KEPT_TYPES, tuple)):
-        return  # other people's code: only what is plainly kept there counts
+        return  # in foreign code, only containers, tensors and modules are visited
     if isinstance(value, nn.Module):
         yield from _of_module(holder, visited_classes)
     elif isinstance(value, Tensor):
@@ -170,7 +170,7 @@ def _inside(holder: HeldItem, visited_classes: set[type]) -> Iterator[HeldItem]:
 
 
 def attributes_of(value: object) -> dict[str, Any]:
-    """What an object of any type keeps under names."""
+    """The attributes of an object of any type, including slots."""
     attributes = dict(table_of(value) or {})
     kind: Any = type(value)
     for name, slot in _slots_of(kind):
@@ -181,7 +181,7 @@ def attributes_of(value: object) -> dict[str, Any]:
 
 @functools.lru_cache(maxsize=4096)
 def _slots_of(kind: type) -> list[tuple[str, types.MemberDescriptorType]]:
-    """The names that a type has places for, beside or instead of a dictionary."""
+    """The slots of a type."""
     return [
         (name, slot)
         for owner in kind.__mro__
@@ -192,12 +192,12 @@ def _slots_of(kind: type) -> list[tuple[str, types.MemberDescriptorType]]:
 
 
 def has_slots(kind: type) -> bool:
-    """Whether objects of a type keep something in places of its own, beside their attributes."""
+    """Return whether a type has slots."""
     return bool(_slots_of(kind))
 
 
 def table_of(value: object) -> dict[str, Any] | None:
-    """An object's own dictionary of attributes; not that of something it stands for."""
+    """An object's own attribute dictionary, bypassing proxies."""
     try:
         table = object.__getattribute__(value, "__dict__")
     except AttributeError:
@@ -206,9 +206,9 @@ def table_of(value: object) -> dict[str, Any] | None:
 
 
 def empty_tables(module: nn.Module) -> list[str]:
-    """The tables of hooks and members that torch gives every module, where they hold nothing.
+    """The empty tables of hooks and members that torch creates for every module.
 
-    They are nine in ten of the containers of a model, so whoever looks at all of them is slow.
+    They are nine in ten of the containers of a model, so visiting all of them would be slow.
 
     >>> "_forward_hooks" in empty_tables(nn.Identity()), "_parameters" in empty_tables(nn.ReLU())
     (True, True)
@@ -244,7 +244,7 @@ def _of_module(holder: HeldItem, visited_classes: set[type]) -> Iterator[HeldIte
 
 
 def _of_class(kind: type) -> Iterator[HeldItem]:
-    """Containers of a class, and global ones that its methods name."""
+    """Containers of a class, and global containers that its methods name."""
     for name, item in list(vars(kind).items()):
         if isinstance(item, (*_CONTAINERS, Tensor)) and not name.startswith("__"):
             yield HeldItem(f"{kind.__name__}.{name}", item, "class", False)
@@ -281,14 +281,14 @@ def _globals_of(function: types.FunctionType) -> Iterator[HeldItem]:
 
 @functools.lru_cache(maxsize=4096)
 def _names(code: types.CodeType) -> tuple[str, ...]:
-    """All names in a piece of code and in the functions written in it."""
+    """All names in a code object and in its inner functions."""
     inner = (constant for constant in code.co_consts if isinstance(constant, types.CodeType))
     return tuple(dict.fromkeys((*code.co_names, *(n for one in inner for n in _names(one)))))
 
 
 @functools.lru_cache(maxsize=4096)
 def _read_globals(code: types.CodeType) -> frozenset[str]:
-    """Those of the names that are global, not attributes."""
+    """The names that are globals, not attributes."""
     names = {i.argval for i in dis.get_instructions(code) if i.opname in _GLOBAL}
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
@@ -300,7 +300,7 @@ _GLOBAL = {"LOAD_GLOBAL", "LOAD_NAME"}
 
 
 def content(cell: types.CellType) -> Any:
-    """What a function encloses in a cell; None if nothing yet."""
+    """The content of a closure cell; None if it is empty."""
     try:
         return cell.cell_contents
     except ValueError:

@@ -1,7 +1,7 @@
-"""What a trace knows: the dimensions of every tensor it has seen, and why some are not cut.
+"""The record of a trace: the dimensions of every tensor, and the reasons why some are not cut.
 
-Some reasons are in the nature of things: the pixels of a kernel, the words of an embedding. Others
-come from one line of the model, and are kept together with it, and with what to change there.
+Some reasons are inherent, for the pixels of a kernel or the words of an embedding. Others come from
+one line of the model and are stored with that line and a proposed change.
 """
 
 from __future__ import annotations
@@ -26,32 +26,32 @@ SHARED = "it shares a part of its memory with another tensor"
 
 @dataclass(frozen=True, slots=True)
 class TensorFacts:
-    """One tensor: its dimensions, and what tracing needs to know besides."""
+    """One tensor of a trace, with its dimensions and further properties."""
 
-    tensor: Tensor  # held, so that its id is not given to another tensor during the trace
+    tensor: Tensor  # kept alive, so that its id stays unique during the trace
     dimensions: Dimensions
-    weight: bool = False  # a parameter, a buffer or a view of one: zero wherever it is masked
-    constant: bool = False  # made from one value or several, not from an input or a parameter
-    pending: tuple[tuple[Layout, str], ...] = ()  # reading it freezes these, for a reason
+    weight: bool = False  # a parameter, a buffer or a view of one: zero where it is masked
+    constant: bool = False  # does not depend on an input or a parameter
+    pending: tuple[tuple[Layout, str], ...] = ()  # (dimension, reason) to freeze at the first read
 
 
 @dataclass
 class Record:
-    """The tensors, the algebra of their dimensions, and remarks collected on the way."""
+    """The tensors of a trace, the algebra of their dimensions, and collected remarks."""
 
     algebra: Algebra = field(default_factory=Algebra)
     tensors: dict[int, TensorFacts] = field(default_factory=dict)
     weights: set[int] = field(default_factory=set)  # ids of the parameters and buffers
-    copied_weights: list[Tensor] = field(default_factory=list)  # of the copies that run
+    copied_weights: list[Tensor] = field(default_factory=list)  # of the running copies
     storages: dict[int, list[Tensor]] = field(default_factory=dict)  # of parameters and buffers
-    read: dict[int, int] = field(default_factory=dict)  # id of a tensor -> when it was first read
+    read: dict[int, int] = field(default_factory=dict)  # id of a tensor -> order of its first read
     mixes: list[tuple[Layout, str]] = field(default_factory=list)
     groups: list[Layout] = field(default_factory=list)
     products: list[Layout] = field(default_factory=list)  # of the dimensions of activations
-    copies: set[Layout] = field(default_factory=set)  # along which a tensor repeats itself
-    steps: set[int] = field(default_factory=set)  # sizes of what was read one position at a time
-    joined_tensors: set[int] = field(default_factory=set)  # ids of tensors that were put together
-    starts: list[Layout] = field(default_factory=list)  # of constants that weights were read by
+    copies: set[Layout] = field(default_factory=set)  # dimensions of repeated values
+    steps: set[int] = field(default_factory=set)  # sizes of dimensions read position by position
+    joined_tensors: set[int] = field(default_factory=set)  # ids of concatenated tensors
+    starts: list[Layout] = field(default_factory=list)  # dimensions where weights meet constants
 
     def add(
         self,
@@ -61,7 +61,7 @@ class Record:
         constant: bool = False,
         pending: Sequence[tuple[Layout, str]] = (),
     ) -> None:
-        """Remember a tensor; the sizes must be its own."""
+        """Record a tensor; the sizes of the dimensions must be its own."""
         sizes = tuple(d.size for d in dimensions)
         if sizes != tuple(tensor.shape):
             raise ValueError(f"dimensions of sizes {sizes} for a tensor {tuple(tensor.shape)}")
@@ -70,9 +70,10 @@ class Record:
         )
 
     def add_weight(self, tensor: Tensor) -> None:
-        """Remember a parameter or buffer; whole numbers are positions or counts and stay fixed.
+        """Record a parameter or buffer; integers are positions or counts and stay fixed.
 
-        Two that share memory are one; if they overlap in another way, both are fixed.
+        Two with the same memory have the same dimensions; if they overlap otherwise, both are
+        fixed.
         """
         self.weights.add(id(tensor))
         if id(tensor) in self.tensors:
@@ -86,7 +87,7 @@ class Record:
             self.storages.setdefault(storage(tensor), []).append(tensor)
 
     def add_copy(self, tensor: Tensor, original: Tensor) -> None:
-        """Remember that a tensor is a copy of a parameter or buffer: reading it reads that one."""
+        """Record a copy of a parameter or buffer; reading it counts as reading the original."""
         self.copied_weights.append(tensor)
         self.weights.add(id(tensor))
         self.tensors[id(tensor)] = self.tensors[id(original)]
@@ -98,14 +99,14 @@ class Record:
         return id(self.tensors[id(tensor)].tensor) in self.read
 
     def add_fixed(self, tensor: Tensor, reason: str) -> None:
-        """Remember a tensor whose dimensions all keep their order."""
+        """Record a tensor whose dimensions all keep their order."""
         self.add(tensor, [FixedPart(n, reason) for n in tensor.shape])
 
     def of(self, tensor: Tensor) -> TensorFacts:
-        """What is known of a tensor that an operator reads.
+        """The entry of a tensor that an operator reads.
 
-        One that no operator made and that is not a parameter holds constants, so it is fixed. If it
-        shares memory with a parameter (``weight.data``), it is that parameter, or freezes it.
+        A tensor that no operator made and that is not a parameter holds constants, so it is fixed.
+        If it shares memory with a parameter (``weight.data``), it is that parameter, or freezes it.
         """
         facts = self.tensors.get(id(tensor))
         if facts is None:
@@ -121,12 +122,12 @@ class Record:
         return facts
 
     def dimensions_of(self, tensor: Tensor) -> Dimensions | None:
-        """The dimensions of a tensor that some operator made or read; this is not reading it."""
+        """The dimensions of a recorded tensor; this does not count as reading it."""
         facts = self.tensors.get(id(tensor))
         return None if facts is None else facts.dimensions
 
     def starting(self) -> set[Along]:
-        """Axes that only ever held constants, as a state does before its first step."""
+        """Axes that only occur in constants, as for a state before its first step."""
         starting_atoms = {a for start in self.starts for a in atoms(self.algebra.resolve(start))}
         for facts in self.tensors.values() if starting_atoms else ():
             if not (facts.weight or facts.constant or id(facts.tensor) in self.joined_tensors):
@@ -136,12 +137,12 @@ class Record:
         return starting_atoms
 
     def _owner_dimensions(self, tensor: Tensor, read: bool = False) -> Dimensions | None:
-        """The dimensions of the parameter whose memory a tensor shares; None if there is none."""
+        """The dimensions of the parameter that shares memory with a tensor; None if none does."""
         if tensor.layout is not torch.strided:
             return None
         for owner in self.storages.get(storage(tensor), ()):
             if not _overlap(tensor, owner):
-                continue  # pieces of one buffer, as recurrent layers have them on accelerators
+                continue  # pieces of one buffer, as in recurrent layers on accelerators
             facts = self.of(owner) if read else self.tensors[id(owner)]
             if geometry(tensor) == geometry(owner):
                 return facts.dimensions
@@ -151,29 +152,29 @@ class Record:
         return None
 
     def mix(self, expression: Layout, words: str) -> None:
-        """Note that an operator combines the units of these axes, so that masking is not exact."""
+        """Note that an operator combines the units of these axes, so masking is not exact."""
         self.mixes.append((expression, words))
 
 
 def flat_tensors(value: Any) -> list[Tensor]:
-    """The tensors in what an operator takes or returns, in order."""
+    """The tensors in the arguments or results of an operator, in order."""
     if isinstance(value, Tensor):
         return [value]
     return [t for v in value for t in flat_tensors(v)] if isinstance(value, list | tuple) else []
 
 
 def storage(tensor: Tensor) -> int:
-    """A number that tells the memory of a tensor, on every device."""
+    """A number that identifies the memory of a tensor on every device."""
     return int(tensor.untyped_storage()._cdata)
 
 
 def geometry(tensor: Tensor) -> tuple[object, ...]:
-    """How a tensor lies in its memory."""
+    """Shape, strides and offset of a tensor."""
     return tensor.shape, tensor.stride(), tensor.storage_offset()
 
 
 def _overlap(one: Tensor, other: Tensor) -> bool:
-    """Return whether the spans of memory from the first to the last value of each meet."""
+    """Return whether the memory ranges of two tensors overlap."""
     spans = []
     for t in (one, other):
         steps = zip(t.shape, t.stride(), strict=True)
@@ -193,7 +194,7 @@ _NATURAL = (
     "read by _embedding_bag",
     "positions made by",
     "nothing reads it",
-    "frozen as told",
+    "frozen by the user",
     "bags",
     "sequences",
     "steps of sequences",
@@ -202,13 +203,13 @@ _OF_SPACE = ("as a kernel", "as a position in space", "as positions or frequenci
 
 _ADVICE = (
     (WRITTEN_SIZE, "make it an attribute of the module, or -1, or read it from a shape"),
-    ("no rule", "use operators that are known, or declare the axes"),
-    ("its rule does not cover", "use operators that are known, or declare the axes"),
+    ("no rule", "use operators that have a rule, or declare the axes"),
+    ("its rule does not cover", "use operators that have a rule, or declare the axes"),
     ("no parameter and no buffer", "register the tensor as a buffer, so that it is cut too"),
     ("made by arange", "compute it once and register it as a buffer, so that it is cut too"),
     ("do not line up", "view and split it alike everywhere, or make the parts layers of their own"),
     ("looked up by index", "split, chunk or slice by a stored size instead of looking up by index"),
-    ("by position", "do not tell its units apart by their position"),
+    ("by position", "do not select its units by their position"),
     ("by its place in memory", "use views, unfold or indices instead of as_strided"),
     ("one unit", "split it in equal parts, or make the single unit a layer of its own"),
     ("one number counts it", "store two numbers, one for each of the dimensions"),
@@ -216,20 +217,20 @@ _ADVICE = (
 
 
 class Reason(str):
-    """Why a dimension is not cut, and the line of the model's code where that happens."""
+    """The reason why a dimension is not cut, with the responsible line of the model's code."""
 
     __slots__ = ("line",)
     line: str
 
     def __new__(cls, text: str, line: str) -> Reason:
-        """The text of a reason, with a line."""
+        """Make a reason of a text and a line."""
         reason = super().__new__(cls, text)
         reason.line = line
         return reason
 
 
 def line_of(reason: str) -> str:
-    """Where in the model's code a reason comes from; empty where that is not known."""
+    """The line of the model's code that causes a reason; empty if unknown."""
     return reason.line if isinstance(reason, Reason) else ""
 
 
@@ -243,7 +244,7 @@ def is_natural(reason: str) -> bool:
 
 
 def advice(reason: str) -> str:
-    """What to write instead; empty where nothing helps."""
+    """A proposed change of the code; empty if there is none."""
     hints = (words for key, words in _ADVICE if key in reason)
     return "" if is_natural(reason) else next(hints, "")
 
@@ -251,7 +252,7 @@ def advice(reason: str) -> str:
 def to_change(
     frozen: Mapping[str, str], kept_whole: Mapping[str, str], lines: Mapping[str, str]
 ) -> Iterator[str]:
-    """The lines to change, each with the reason and what to write instead, in words."""
+    """Messages with the lines to change, the reason and a proposed change."""
     places_by_words: dict[str, list[str]] = {}
     for where, reason in (*frozen.items(), *kept_whole.items()):
         if lines.get(where):
@@ -272,9 +273,9 @@ def _is_library(file: str) -> bool:
 
 
 def source_line(nearest: int = 0) -> str:
-    """The innermost line of the running code that is neither torch's nor this library's.
+    """The innermost running line of code that is neither torch's nor this library's.
 
-    With ``nearest``, only if the caller that many steps up is such code itself; else empty.
+    With ``nearest``, only the caller that many frames up counts; empty if that is library code.
 
     >>> "doctest.py" in source_line()
     True
@@ -289,7 +290,7 @@ def source_line(nearest: int = 0) -> str:
 
 
 def failing_line(problem: BaseException) -> str:
-    """The innermost such line on the way of an error; empty if there is none."""
+    """The innermost such line in the traceback of an error; empty if there is none."""
     innermost = ""
     for frame, line in traceback.walk_tb(problem.__traceback__):
         code = frame.f_code

@@ -1,14 +1,15 @@
-"""Finding the axes of any module: one ordinary forward, watched operator by operator.
+"""Finding the axes of a module by tracing one ordinary forward pass, operator by operator.
 
-Every dimension of every parameter and buffer starts as an axis of its own. Each operator that runs
-tells which of them are the same, which are products or concatenations of others, and which must
-keep their order (see `rules`). Inputs and outputs are fixed. What no rule describes freezes what it
-touches: too little is cut rather than something wrong.
+Every dimension of every parameter and buffer starts as a separate axis. For each operator that
+runs, a rule determines which of them are equal, which are products or concatenations of others, and
+which must keep their order (see `rules`). Inputs and outputs are fixed. Operators without a rule
+freeze the dimensions of their operands: too little is cut rather than something wrong.
 
-Only what runs is seen: give a net with branches inputs that take the branch you train. Modules of a
-list that the forward passes by, such as experts that no example chose, are run as a sibling was: of
-the same list, the same type and the same shapes. A loop over the steps of a short input is also
-watched on a longer one (see `longer_inputs`), and a module that keeps a state is called twice.
+Only executed operators are traced: for a net with branches, choose inputs that take the branch to
+train. Modules in a list that the forward pass skips, such as experts that no example selects, are
+run on the inputs of a sibling: a module of the same list, type and shapes. A loop over the steps of
+a short input is also traced on a longer one (see `longer_inputs`), and a module with a state is
+called twice.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from submodel.model.axes.forward import (
     tensors_in,
     weights_of,
 )
-from submodel.model.axes.keep import Memory, is_large
+from submodel.model.axes.keep import StateSnapshot, is_large
 from submodel.model.axes.layout import Along, FixedPart, Layout
 from submodel.model.axes.number import NumberLog
 from submodel.model.axes.number_watch import watch_numbers
@@ -46,7 +47,7 @@ from submodel.model.axes.verify import Example, verify_on
 from submodel.model.inputs import Inputs, as_tensors, map_leaves
 
 ModuleCall = tuple[tuple[Any, ...], dict[str, Any], Any]
-"""The arguments of a call, those by name, and the result."""
+"""The positional arguments of a call, its named arguments, and its result."""
 Calls = dict[nn.Module, ModuleCall]
 """The first call of each module of a list."""
 
@@ -65,10 +66,10 @@ def watch_calls(module: nn.Module) -> Iterator[Calls]:
         yield calls
 
 
-def passed_by(
+def skipped_modules(
     module: nn.Module, calls: Calls, is_read: Callable[[nn.Module], bool]
 ) -> Iterator[tuple[nn.Module, ModuleCall]]:
-    """The modules of lists that the forward has not run, each with the call of a sibling."""
+    """The modules in lists that the forward pass did not run, each with the call of a sibling."""
     for siblings in _lists(module):
         for child in siblings:
             if child not in calls and not is_read(child):
@@ -84,12 +85,12 @@ def _lists(module: nn.Module) -> Iterator[list[nn.Module]]:
 
 
 def _form(layer: nn.Module) -> tuple[object, ...]:
-    """What siblings have in common: their type, and the names and shapes of their parameters."""
+    """A key that is equal for siblings: type, and names and shapes of parameters."""
     return type(layer), tuple((name, p.shape) for name, p in layer.named_parameters())
 
 
 SHORT = 4
-"""Up to this size, a dimension of an input may be too few steps: it is tried with more."""
+"""Input dimensions up to this size are also traced with more steps."""
 
 
 def longer_inputs(
@@ -98,10 +99,10 @@ def longer_inputs(
     steps: Collection[int],
     outputs: Callable[[Any], Any] | None = None,
 ) -> Iterator[Inputs]:
-    """The example with more steps along each short dimension along which the module runs then.
+    """The example with more steps along each short dimension, if the module runs on it.
 
-    The first dimension counts examples, unless single positions were taken out of a dimension of
-    its size, of which ``steps`` tells. Whole numbers that say how many steps there are say so.
+    The first dimension counts examples, unless ``steps`` contains its size: the sizes of dimensions
+    from which single positions were taken. Integers equal to the number of steps are adapted.
 
     >>> [x.shape for x in longer_inputs(nn.ReLU(), torch.ones(9, 1, 5), ())]
     [torch.Size([9, 3, 5])]
@@ -119,7 +120,7 @@ def longer_inputs(
 
 
 def _lengthen(inputs: Inputs, short: list[Tensor], d: int, size: int) -> Iterator[Inputs]:
-    """All inputs of this size with twice as many steps and one; or each on its own."""
+    """All inputs of this size with 2 size + 1 steps; then each of them alone."""
     more = 2 * size + 1
 
     def repeat(tensor: Tensor) -> Tensor:
@@ -144,13 +145,13 @@ def _lengthen(inputs: Inputs, short: list[Tensor], d: int, size: int) -> Iterato
 
 
 def _runs(module: nn.Module, inputs: Inputs, outputs: Callable[[Any], Any] | None) -> bool:
-    """Return whether the module takes the inputs and says something to them."""
+    """Return whether the module runs on the inputs and gives finite outputs."""
     with isolate(module) as running, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             results = outputs_of(run(running, inputs), outputs)
             return all(t.is_meta or bool(t.isfinite().all()) for t in results)
-        except Exception:  # whatever a module says to an input that it is not made for
+        except Exception:  # a module may raise any exception for an unsuitable input
             return False
 
 
@@ -168,32 +169,32 @@ def trace(
     capacities: Sequence[float] = (0.5, 0.25),
     least: Mapping[str, float] = MappingProxyType({}),
 ) -> Axes:
-    """The axes of ``module``, found by watching one forward on ``example_inputs``.
+    """Find the axes of ``module`` by tracing one forward pass on ``example_inputs``.
 
-    Numbers in the code count too: dimensions that one stored number makes stay equal, and what a
-    number written in the code makes (``view(-1, 4, 6)``) is kept whole.
+    Numbers in the code count too: dimensions whose size is the same stored number stay equal, and
+    dimensions whose size is written in the code (``view(-1, 4, 6)``) are kept whole.
 
-    Where a dimension is a product of free axes (heads x size of a head, groups x channels of a
-    group), cutting both would square the fraction, so one factor is cut: the groups of a group
-    norm, because cutting whole groups is exact, and otherwise the innermost factor.
+    If a dimension is a product of free axes (heads x size of a head, groups x channels of a group),
+    cutting both would square the fraction, so one factor is cut: the groups of a group norm,
+    because cutting whole groups is exact, and otherwise the innermost factor.
 
     Args:
-        module: the model; it is left as it was.
+        module: the model; it is not changed.
         example_inputs: one tensor, a tuple of positional or a dictionary of named arguments; NumPy
-            arrays will do.
-        outputs: selects from what the forward returns the tensors whose dimensions must stay; by
-            default all of them.
+            arrays are accepted.
+        outputs: selects from the result of the forward pass the tensors whose dimensions must stay;
+            by default all tensors.
         classes: make the last dimension of the one output the axis `CLASSES`, which a capacity
             never cuts.
         freeze: axes or dimensions (``"fc.weight[1]"``) to fix.
-        tie: pairs of axes to cut alike.
+        tie: pairs of axes to cut together.
         whole: axes to keep whole.
         cut: factors of products to cut instead of those above.
         verify: permute all axes found and require the same outputs (see `verify`), and measure
             whether a sub-model is the masked model (see `measure`); tensors on the meta device
             have no values to verify.
-        capacities: those at which that is measured.
-        least: the least share of an axis that is held then, whatever the capacity.
+        capacities: the capacities for that measurement.
+        least: the least fraction of an axis that is kept in that measurement.
 
     >>> import torch
     >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
@@ -218,11 +219,11 @@ def trace(
     of_classes = _freeze_outputs(record, runs, classes)
     axes = replace(assemble(record, weights, of_classes, overrides, log), notes=tuple(notes))
     if is_large(module):
-        gc.collect()  # what was watched refers to itself, and holds every layer's outputs
+        gc.collect()  # the trace contains reference cycles with every layer's outputs
     if verify and not any(t.is_meta for t in (*weights.values(), *runs[0])):
         if not any(t.numel() for t in runs[0]):
-            raise ConfigError("example_inputs: no output has a value on them; give an example")
-        from submodel.model.axes.measure import measure  # which needs axes itself
+            raise ConfigError("example_inputs: the outputs are empty; give at least one example")
+        from submodel.model.axes.measure import measure  # it imports axes
 
         all_examples = [Example(module, example, outputs) for example in examples]
         for example in all_examples:
@@ -232,7 +233,7 @@ def trace(
 
 
 def _add_line(reason: str) -> str:
-    """A reason to freeze with the line of the model's code that is running."""
+    """A reason to freeze, with the line of the model's code that is running."""
     if isinstance(reason, Reason) or is_natural(reason):
         return reason
     return Reason(reason, source_line())
@@ -245,26 +246,26 @@ def _watch_forward(
     record: Record,
     log: NumberLog,
 ) -> list[list[Tensor]]:
-    """The outputs of a forward, and of a second one if the first left a state that it may read."""
+    """The outputs of a traced forward pass, and of a second one if the first changed the state."""
     for tensor in tensors_in(inputs, strict=False):
         if id(tensor) not in record.tensors:
             record.add_fixed(tensor, "it meets an input")
     with isolate(module) as running:
         for one, original in zip(_tensors(running), _tensors(module), strict=True):
             record.add_copy(one, original)
-        memory, second = Memory(running), copied_aliases(module, running)
+        snapshot, second = StateSnapshot(running), copied_aliases(module, running)
         with (
             OperatorWatch(record),
             watch_numbers(running, record.dimensions_of, log),
             watch_calls(running) as calls,
-        ):  # what ``outputs`` computes is watched as well
+        ):  # operators in ``outputs`` are traced too
             record.algebra.locate = _add_line
             runs = [outputs_of(run(running, inputs), outputs)]
             if late := [n for n, p in running.named_parameters() if id(p) not in record.weights]:
                 problem = "made by the forward; run the module once before"
                 raise ConfigError([f"{name}: {problem}" for name in late])
-            _run_passed_by(record, running, calls)
-            if any(record.dimensions_of(tensor) is not None for tensor in memory.new_tensors()):
+            _run_skipped(record, running, calls)
+            if any(record.dimensions_of(tensor) is not None for tensor in snapshot.new_tensors()):
                 runs.append(outputs_of(run(running, inputs), outputs))
         # a second tensor in the memory of a weight would be neither cut nor trained
         if read := [names for one, names in second.items() if one in record.read]:
@@ -273,16 +274,16 @@ def _watch_forward(
     return runs
 
 
-def _run_passed_by(record: Record, module: nn.Module, calls: Calls) -> None:
-    """Run what a list of modules holds and the forward passed by; its outputs are its sibling's."""
+def _run_skipped(record: Record, module: nn.Module, calls: Calls) -> None:
+    """Run the skipped modules of lists; their outputs get the dimensions of a sibling's."""
 
     def is_read(layer: nn.Module) -> bool:
         return any(map(record.is_read, layer.parameters()))
 
-    for layer, (args, kwargs, of_sibling) in list(passed_by(module, calls, is_read)):
+    for layer, (args, kwargs, of_sibling) in list(skipped_modules(module, calls, is_read)):
         try:
             result = layer(*args, **kwargs)
-        except Exception:  # it cannot stand in for its sibling after all
+        except Exception:  # it does not run on the sibling's inputs
             for tensor in layer.parameters():
                 for dimension in record.of(tensor).dimensions:
                     record.algebra.freeze(dimension, "the forward passes it by")
@@ -296,7 +297,7 @@ def _run_passed_by(record: Record, module: nn.Module, calls: Calls) -> None:
 
 
 def _kinds(module: object, example_inputs: object, outputs: object) -> Iterator[str]:
-    """What is not of the kind that a trace needs."""
+    """Problems with the types of the arguments of a trace."""
     if not isinstance(module, nn.Module):
         yield f"module: a {type(module).__name__} is not an nn.Module"
     if not isinstance(example_inputs, Tensor | tuple | Mapping):
@@ -305,9 +306,9 @@ def _kinds(module: object, example_inputs: object, outputs: object) -> Iterator[
             "arguments nor a dictionary of named ones"
         )
     elif next(tensors_in(example_inputs, strict=False), None) is None:
-        yield "example_inputs: there is no tensor in them; for a shape, give torch.ones(shape)"
+        yield "example_inputs: they contain no tensor; for a shape, give torch.ones(shape)"
     if outputs is not None and not callable(outputs):
-        yield f"outputs: {outputs!r} is not a function of what the forward returns"
+        yield f"outputs: {outputs!r} is not a function of the forward's result"
 
 
 def _tensors(module: nn.Module) -> list[Tensor]:
@@ -320,7 +321,7 @@ def _freeze_outputs(
     """Fix the outputs of all runs; with ``classes``, not the last dimension of the one output."""
     if classes and (len(runs[0]) != 1 or runs[0][0].dim() == 0):
         raise ConfigError(
-            f"classes: needs one output tensor with a last dimension, there are {len(runs[0])}"
+            f"classes: needs one output tensor with a last dimension, not {len(runs[0])}"
         )
     last: Layout | None = None
     for result in (result for results in runs for result in results):
@@ -342,5 +343,5 @@ def _freeze_outputs(
             if isinstance(classes_axis, FixedPart)
             else "it is made of several axes"
         )
-        raise ConfigError(f"classes: the last dimension of the output is no axis: {why}")
+        raise ConfigError(f"classes: the last dimension of the output is not an axis: {why}")
     return classes_axis

@@ -1,14 +1,13 @@
-"""Verification: permuting the units of every axis through all tensors must not move the outputs.
+"""Verification: permuting the units of every axis in all tensors must not change the outputs.
 
-That holds exactly when dimensions are coupled as they should be, whatever the model computes with
-them, so it checks axes that were traced as well as axes that were declared. It cannot tell that
-more could be cut.
+This holds exactly if dimensions are coupled correctly, whatever the model computes, so it checks
+traced and declared axes alike. It does not detect that more could be cut.
 
-A `Trial` runs a module with other values in its tensors. A large model fills the memory as it is:
-while it runs with trial values, its parameters have their shapes and types and no memory, and each
-operator that reads one gets the values of that one, which are gone after it. What cannot be done
-like this (parameters that a forward writes to, or reads past torch's operators) is noticed, and the
-module gets all its values at once.
+A `Trial` runs a module with other values in its tensors. For a large model, memory may not suffice
+for a second set of weights: its parameters then have shapes and types but no memory, and each
+operator that reads a parameter gets its values, which are freed afterwards. Cases in which this is
+impossible (a forward pass that writes to parameters, or reads them without operators of torch) are
+detected, and the module gets all its values at once.
 """
 
 from __future__ import annotations
@@ -26,16 +25,16 @@ from submodel.core.errors import SubmodelError
 from submodel.core.randomness import generator, key
 from submodel.model.axes.declare import CLASSES, Axes, members
 from submodel.model.axes.forward import isolate, outputs_of, run, weights_of
-from submodel.model.axes.keep import DispatchMode, Memory, copy_with, is_large, keep_shared
+from submodel.model.axes.keep import DispatchMode, StateSnapshot, copy_with, is_large, keep_shared
 from submodel.model.axes.layout import Indices
 from submodel.model.axes.record import storage
 from submodel.model.inputs import Inputs, map_leaves
 
 TOLERANCE = {torch.float64: 1e-7, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
-"""How far an output may move, relative to the largest: sums are taken in another order."""
+"""Allowed change of an output relative to the largest: sums have another order."""
 
 SMALL = 8
-"""Two wrongly separated axes of few units may draw the same permutation: more draws for those."""
+"""Below this size, axes get more draws: two of them may draw the same permutation by chance."""
 
 
 class AxesError(SubmodelError):
@@ -43,11 +42,11 @@ class AxesError(SubmodelError):
 
 
 Values = Callable[[str], Tensor]
-"""The value of a tensor, by its name: made when it is asked for, and not to be written to."""
+"""The value of a tensor by name, computed lazily; it must not be written to."""
 
 
 class OnDemand(DispatchMode):
-    """In here the parameters of a module have other values, each while an operator reads it.
+    """Context in which an operator that reads a parameter of a module gets another value for it.
 
     >>> net = nn.Linear(2, 1, bias=False)
     >>> with torch.no_grad(), OnDemand({"weight": net.weight}, lambda name: torch.ones(1, 2)):
@@ -59,19 +58,19 @@ class OnDemand(DispatchMode):
         super().__init__()
         self._parameters, self._values = parameters, values
         self._names: dict[int, tuple[str, tuple[int, ...]]] = {}
-        self._rooms: list[Tensor] = []
+        self._placeholders: list[Tensor] = []
         self._original_data: list[tuple[nn.Parameter, Tensor]] = []
 
     def __enter__(self) -> OnDemand:
         for name, parameter in self._parameters.items():
             if any(parameter is other for other, _ in self._original_data):
-                continue  # under another name
+                continue  # tied: a second name
             self._original_data.append((parameter, parameter.data))
             kind = self._values(name).dtype
-            room = torch.full((), torch.nan, dtype=kind, device=parameter.device)
-            self._rooms.append(room)
-            self._names[storage(room)] = (name, tuple(parameter.shape))
-            parameter.data = room.expand(parameter.shape)
+            placeholder = torch.full((), torch.nan, dtype=kind, device=parameter.device)
+            self._placeholders.append(placeholder)
+            self._names[storage(placeholder)] = (name, tuple(parameter.shape))
+            parameter.data = placeholder.expand(parameter.shape)
         return super().__enter__()  # type: ignore[no-any-return, no-untyped-call]
 
     def __exit__(self, *error: object) -> None:
@@ -83,26 +82,26 @@ class OnDemand(DispatchMode):
         self, func: torch._ops.OpOverload, args: tuple[Any, ...], keywords: Mapping[str, Any]
     ) -> Any:
         if func is torch.ops.aten.detach.default:
-            return func(*args, **keywords)  # whoever keeps it keeps no values; reading it fills it
+            return func(*args, **keywords)  # detached tensors get values when they are read
         if func._schema.is_mutable:
             for place, argument in enumerate(func._schema.arguments):
                 value = args[place] if place < len(args) else keywords.get(argument.name)
                 items = value if isinstance(value, list | tuple) else (value,)
-                if argument.is_write and any(map(self._is_room, items)):
+                if argument.is_write and any(map(self._is_placeholder, items)):
                     raise NotOnDemandError(f"{func} writes to a parameter")
         return func(
             *map(self._with_values, args), **{k: self._with_values(v) for k, v in keywords.items()}
         )
 
-    def _is_room(self, value: Any) -> bool:
+    def _is_placeholder(self, value: Any) -> bool:
         is_plain = isinstance(value, Tensor) and value.layout is torch.strided
         return is_plain and storage(value) in self._names
 
     def _with_values(self, value: Any) -> Any:
-        """The argument of an operator, with values where it has none."""
+        """The argument of an operator, with placeholders replaced by values."""
         if isinstance(value, list | tuple):
             return type(value)(map(self._with_values, value))
-        if not self._is_room(value):
+        if not self._is_placeholder(value):
             return value
         name, shape = self._names[storage(value)]
         if tuple(value.shape) != shape:
@@ -111,18 +110,18 @@ class OnDemand(DispatchMode):
 
 
 class NotOnDemandError(RuntimeError):
-    """A model that needs all its values at once."""
+    """Raised if a model needs all its values at once."""
 
 
 Outputs = Callable[[Any], Any]
-"""What of a model's result counts."""
+"""Selects the outputs to compare from a model's result."""
 
 
 class Trial:
-    """A module whose tensors hold values of the scale that keeps signals alive.
+    """A module with random or rescaled values in its tensors, such that all units matter.
 
-    Fresh layers of zeros or ones, or a branch that starts at a millionth, would hide a mistake. If
-    no output is finite then, the values are the module's own.
+    Initial values of zero or one, or a branch that starts at a millionth, would hide a mistake. If
+    no output is finite with these values, the module's own values are used.
     """
 
     def __init__(
@@ -135,33 +134,33 @@ class Trial:
         self.module, self.inputs, self.outputs = module, convert(inputs), outputs
         self.weights = weights_of(module)
         self._is_large = is_large(module)
-        for is_lively in (True, False):
-            self.values = trial_values(self.weights, convert, self._is_large, is_lively)
+        for is_rescaled in (True, False):
+            self.values = trial_values(self.weights, convert, self._is_large, is_rescaled)
             self.before = self.forward(self.values)
             if self.finite:
                 break
 
     @property
     def finite(self) -> bool:
-        """Return whether every output of the module holds finite values."""
+        """Return whether every output of the module has finite values."""
         return all(bool(r.isfinite().any()) for r in self.before if r.numel())
 
     def forward(self, values: Values) -> list[Tensor]:
-        """What the module gives out with these values in its tensors."""
+        """The outputs of the module with these values in its tensors."""
         if self._is_large:
-            # whatever the reason is that it fails, it will show again with the values in place
-            with contextlib.suppress(Exception), self.offering(values) as running:
+            # an error that has another reason is raised again below
+            with contextlib.suppress(Exception), self.with_values(values) as running:
                 results = self.results(running)
                 if not any(r.is_floating_point() and bool(r.isnan().any()) for r in results):
                     return results
-        with self.offering(values, at_once=True) as running:
+        with self.with_values(values, at_once=True) as running:
             return self.results(running)
 
     @contextlib.contextmanager
-    def offering(self, values: Values, at_once: bool = False) -> Iterator[nn.Module]:
-        """A copy of the module that has other values; large ones only when they are read."""
+    def with_values(self, values: Values, at_once: bool = False) -> Iterator[nn.Module]:
+        """A copy of the module with other values; a large model gets them when they are read."""
         on_demand = self._is_large and not at_once
-        own = {  # clones: a forward may write to them
+        own = {  # clones, as a forward pass may write to them
             name: tensor if on_demand and isinstance(tensor, nn.Parameter) else values(name).clone()
             for name, tensor in self.weights.items()
         }
@@ -175,12 +174,12 @@ class Trial:
             yield running
 
     def results(self, module: nn.Module) -> list[Tensor]:
-        """The outputs of a module to throw away; if it leaves a state, of a second call too."""
-        with isolate(module, ours=True):
-            memory = Memory(module)
+        """The outputs of a temporary module; if it changes its state, of a second call too."""
+        with isolate(module, in_place=True):
+            snapshot = StateSnapshot(module)
             results: list[Tensor] = []
             for again in (False, True):
-                if not again or memory.has_changed():
+                if not again or snapshot.has_changed():
                     outputs = outputs_of(run(module, self.inputs), self.outputs)
                     results += [output.detach().clone() for output in outputs]
             return results
@@ -190,7 +189,7 @@ class Trial:
 def exchange(
     tensors: Mapping[str, Tensor], values: Values, which: Iterable[Tensor]
 ) -> Iterator[None]:
-    """Those of the tensors hold other values in here."""
+    """Replace the values of the tensors in ``which`` within the block."""
     ids = set(map(id, which))
     exchanged = {name: tensor for name, tensor in tensors.items() if id(tensor) in ids}
     original_data = [(tensor, tensor.data) for tensor in exchanged.values()]
@@ -204,45 +203,45 @@ def exchange(
 
 
 def trial_values(
-    weights: Mapping[str, Tensor], convert: Callable[[Any], Any], is_large: bool, is_lively: bool
+    weights: Mapping[str, Tensor], convert: Callable[[Any], Any], is_large: bool, is_rescaled: bool
 ) -> Values:
-    """The values of a trial, all in the scale that keeps signals alive or the module's own.
+    """The values of a trial: rescaled such that all units matter, or the module's own.
 
-    Those of large models are made whenever they are asked for, those of others once.
+    For large models they are computed at every access, otherwise once.
     """
-    first: dict[int, str] = {}  # a tensor of several names has one value
+    first: dict[int, str] = {}  # a tensor with several names has one value
     names = {name: first.setdefault(id(t), name) for name, t in weights.items()}
-    # the values of now, whatever the module's tensors hold meanwhile
+    # the present values, as the module's tensors may be exchanged meanwhile
     data = {name: weights[name].detach() for name in first.values()}
     factors: dict[str, float | None] = {}
 
     def make(name: str) -> Tensor:
         value: Tensor = convert(data[name])
-        if not is_lively:
+        if not is_rescaled:
             return value
         if name not in factors:
             factors[name] = _factor(value)
         factor = factors[name]
-        return _lively(name, value) if factor is None else value * factor
+        return _rescale(name, value) if factor is None else value * factor
 
     kept = make if is_large else cache(make)
     return lambda name: kept(names[name])
 
 
 class Example:
-    """An example input of a module, with trials of both in their own and in double precision."""
+    """An example input of a module, with a trial in the module's and one in double precision."""
 
     def __init__(self, module: nn.Module, inputs: Inputs, outputs: Outputs | None = None) -> None:
         self.module, self.inputs, self.outputs = module, inputs, outputs
 
     @cached_property
     def plain(self) -> Trial:
-        """With values of the types that the module has."""
+        """The trial in the types of the module."""
         return self._trial(lambda value: value)
 
     @cached_property
     def double(self) -> Trial:
-        """In double precision: it tells a mistake from rounding errors that a net amplifies."""
+        """The trial in double precision, to separate mistakes from amplified rounding errors."""
         with double():
             return self._trial(as_double)
 
@@ -252,7 +251,7 @@ class Example:
 
 
 def _factor(value: Tensor) -> float | None:
-    """What brings weights that differ to the scale at which every unit matters."""
+    """The factor that rescales differing weights; None if they must be drawn."""
     is_plain = value.is_floating_point() and value.layout is torch.strided
     if not is_plain or value.numel() < 2 or value.dim() < 2 or value.min() == value.max():
         return None
@@ -260,8 +259,8 @@ def _factor(value: Tensor) -> float | None:
     return math.sqrt(value.shape[0] / value.numel()) / size if math.isfinite(size) else None
 
 
-def _lively(name: str, value: Tensor) -> Tensor:
-    """Weights of the same kind, at which every unit matters and no two are alike."""
+def _rescale(name: str, value: Tensor) -> Tensor:
+    """Random weights of the same shape and type, such that every unit matters and units differ."""
     if not value.is_floating_point() or value.numel() == 0 or value.layout is not torch.strided:
         return value
     if value.numel() == 1:
@@ -277,7 +276,7 @@ def _lively(name: str, value: Tensor) -> Tensor:
 
 @contextlib.contextmanager
 def double() -> Iterator[None]:
-    """Constants made in here have double precision."""
+    """Set the default type of new tensors to double precision within the block."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
@@ -287,7 +286,7 @@ def double() -> Iterator[None]:
 
 
 def as_double(value: Any) -> Any:
-    """The same values in double precision, in nested containers too."""
+    """Convert tensors, also in nested containers, to double precision."""
 
     def convert(leaf: Any) -> Any:
         return leaf.double() if isinstance(leaf, Tensor) and leaf.is_floating_point() else leaf
@@ -298,7 +297,7 @@ def as_double(value: Any) -> Any:
 def distance(before: list[Tensor], after: list[Tensor]) -> float:
     """The largest difference between outputs, relative to the largest value of each.
 
-    It is infinite if they differ in number, in shape, or in what is finite.
+    It is infinite if they differ in number, in shape, or in the positions of finite values.
 
     >>> distance([torch.tensor([2.0, 4.0])], [torch.tensor([2.0, 3.0])])
     0.25
@@ -325,10 +324,10 @@ def distance(before: list[Tensor], after: list[Tensor]) -> float:
 def verify(
     module: nn.Module, example_inputs: Inputs, axes: Axes, *, outputs: Outputs | None = None
 ) -> None:
-    """Raise `AxesError` unless the outputs stay put when all axes are permuted.
+    """Raise `AxesError` unless the outputs stay the same when all axes are permuted.
 
-    The weights are replaced meanwhile by values of the scale that keeps signals alive: fresh layers
-    of zeros or ones, or a branch that starts at a millionth, would hide a wrong coupling.
+    The weights are temporarily replaced by values with which every unit matters: initial values of
+    zero or one, or a branch that starts at a millionth, would hide a wrong coupling.
 
     >>> from submodel.model.axes.declare import declare
     >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
@@ -342,19 +341,19 @@ def verify(
 
 @torch.no_grad()
 def verify_on(example: Example, axes: Axes) -> None:
-    """The same for an example that others use too."""
+    """`verify` for an example that other checks share."""
     if not axes.sizes:
         return
-    guilty = _guilty(example.plain, axes)
-    if guilty:  # some nets amplify rounding errors: look again before complaining
+    faulty_axes = _faulty_axes(example.plain, axes)
+    if faulty_axes:  # some nets amplify rounding errors, so it is checked again
         with contextlib.suppress(RuntimeError), double():
-            guilty = _guilty(example.double, axes)
-    if guilty:
-        raise AxesError("\n".join(complaint(axes, axis) for axis in guilty))
+            faulty_axes = _faulty_axes(example.double, axes)
+    if faulty_axes:
+        raise AxesError("\n".join(axis_problem(axes, axis) for axis in faulty_axes))
 
 
-def _guilty(trial: Trial, axes: Axes) -> list[str]:
-    """The axes that move the outputs on their own; all, if only all together do; or none."""
+def _faulty_axes(trial: Trial, axes: Axes) -> list[str]:
+    """The axes that change the outputs by themselves; all axes if only all together do; or none."""
     if not trial.finite:
         raise AxesError("axes cannot be verified: no output is finite on the example inputs")
 
@@ -385,7 +384,7 @@ def _permute(values: Values, axes: Axes, units: Mapping[str, Indices]) -> Values
 
 
 def _differ(before: list[Tensor], after: list[Tensor], classes: Indices | None) -> bool:
-    """Return whether an output moved; the classes themselves move with their axis."""
+    """Return whether an output changed; outputs of classes are permuted first."""
     if classes is not None:
         before = [
             old.index_select(-1, torch.from_numpy(classes).to(old.device))
@@ -401,10 +400,10 @@ def _differ(before: list[Tensor], after: list[Tensor], classes: Indices | None) 
     )
 
 
-def complaint(axes: Axes, axis: str, where: str = "") -> str:
-    """Why an axis cannot be cut like this; ``where`` tells of which model."""
+def axis_problem(axes: Axes, axis: str, where: str = "") -> str:
+    """A message that an axis cannot be cut; ``where`` names the model if it is a sub-model."""
     names = ", ".join(name for name, _ in members(axes, axis))
     return (
-        f"axis {axis!r} ({names}): permuting its units{where} moves the outputs, so "
-        "these dimensions must not be cut together like this; freeze the axis, or report the model"
+        f"axis {axis!r} ({names}): permuting its units{where} changes the outputs, so "
+        "these dimensions must not be cut together; freeze the axis, or report the model"
     )

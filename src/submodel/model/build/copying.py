@@ -203,13 +203,13 @@ def _deepcopy(module: nn.Module, memo: Memo) -> nn.Module:
 
 def _copy_problem(module: nn.Module, problem: Exception) -> str:
     """Describe the attribute that cannot be copied."""
-    for where, value, cause in that_refuse(module):
+    for where, value, cause in uncopyable(module):
         what = f"a {type(value).__name__}, cannot be copied"
         return f"cannot build the sub-model: {where}, {what}: {cause}"
     return f"cannot build the sub-model: {type(module).__name__} cannot be copied: {problem}"
 
 
-def that_refuse(module: nn.Module) -> Iterator[tuple[str, object, Exception]]:
+def uncopyable(module: nn.Module) -> Iterator[tuple[str, object, Exception]]:
     """Attributes of layers that cannot be copied: description, value, cause."""
     parts = [*module.modules(), *module.parameters(), *module.buffers()]
     for path, layer in module.named_modules():

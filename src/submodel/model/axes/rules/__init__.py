@@ -1,4 +1,4 @@
-"""One short rule per ATen operator: how its results' dimensions follow from its operands'."""
+"""One short rule per ATen operator: the dimensions of its results from those of its operands."""
 
 import submodel.model.axes.rules.compute
 import submodel.model.axes.rules.move  # noqa: F401 - importing them enters their rules

@@ -1,6 +1,6 @@
-"""Watching the operators that run: each by its rule, and frozen where there is none.
+"""Tracing of operators: each by its rule; without a rule, dimensions are frozen.
 
-A rule is a function of one `Call`, entered into a table by `rule`.
+A rule is a function of one `Call`, registered by `rule`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from submodel.model.axes.layout import ONE, FixedPart, Layout
 from submodel.model.axes.record import Dimensions, Record, TensorFacts, flat_tensors
 
 Results = list[Sequence[Layout]]
-"""The dimensions of each result; results that a rule leaves out freeze what they came from."""
+"""The dimensions of each result; reading a result that a rule omits freezes the operands."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Call:
         return self.arguments.get(argument, default)
 
     def facts(self, argument: str) -> TensorFacts:
-        """What is known of a tensor argument."""
+        """The entry of a tensor argument in the record."""
         return self.record.of(self.arguments[argument])
 
     def dimensions(self, argument: str) -> Dimensions:
@@ -47,16 +47,16 @@ class Call:
         return self.facts(argument).dimensions
 
     def along(self, dim: str = "dim") -> tuple[list[Layout], int]:
-        """The dimensions of ``self``, to be changed, and which of them an argument names."""
+        """A list of the dimensions of ``self``, and the index that an argument gives."""
         dimensions = list(self.dimensions("self"))
         return dimensions, self.arguments[dim] % len(dimensions)
 
     def tensors(self) -> list[Tensor]:
-        """All tensor arguments, those in lists too."""
+        """All tensor arguments, including those in lists."""
         return flat_tensors(list(self.arguments.values()))
 
     def unify(self, one: Layout, other: Layout) -> Layout:
-        """Make two dimensions the same."""
+        """Make two dimensions equal."""
         return self.record.algebra.unify(one, other, f"read by {self.name}")
 
     def freeze(self, expression: Layout, words: str = "by position") -> None:
@@ -64,7 +64,7 @@ class Call:
         self.record.algebra.freeze(expression, f"read by {self.name}, {words}")
 
     def freeze_if_read(self, expression: Layout, words: str = "by position") -> None:
-        """Fix a dimension as soon as a result is read; some are made for their shape only."""
+        """Fix a dimension when a result is read; some results are made for their shape only."""
         self.pending.append((expression, f"read by {self.name}, {words}"))
 
     def factor(self, expression: Layout, sizes: Sequence[int]) -> list[Layout]:
@@ -85,7 +85,7 @@ class Call:
             self.record.steps.add(self["self"].shape[dim])
 
     def broadcast(self, operands: Sequence[Sequence[Layout]]) -> list[Layout]:
-        """The dimensions of operands that broadcast against each other, from the last on."""
+        """The common dimensions of operands that broadcast against each other."""
         result: list[Layout] = [ONE] * max(map(len, operands), default=0)
         for operand in operands:
             shift = len(result) - len(operand)
@@ -99,23 +99,23 @@ class Call:
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule; ``moves`` says that it only moves values, ``makes`` that it makes constants."""
+    """A rule; ``moves``: the operator only moves values; ``makes``: it makes constants."""
 
     apply: Callable[[Call], Results]
     moves: bool = False
     makes: bool = False
 
     def is_constant(self, call: Call) -> bool:
-        """Return whether no input and no parameter has a part in the results."""
+        """Return whether the results depend on no input and no parameter."""
         operand_facts = [call.record.tensors.get(id(t)) for t in call.tensors()]
         return self.makes or (
             bool(operand_facts) and all(k is not None and k.constant for k in operand_facts)
         )
 
     def keeps_zeros(self, call: Call) -> bool:
-        """Whether the result is zero wherever its weights are masked, so that it is a weight too.
+        """Return whether the result is zero wherever its weights are masked; then it is a weight.
 
-        A view of a weight is one, and so are a multiple, a sum and a product of weights.
+        This holds for a view of a weight, and for a multiple, a sum and a product of weights.
         """
         operands, facts = call.tensors(), call.record.tensors
         weights = [t for t in operands if id(t) in facts and facts[id(t)].weight]
@@ -135,7 +135,7 @@ _RULES: dict[str, Rule] = {}
 def rule(
     *names: str, moves: bool = False, makes: bool = False
 ) -> Callable[[Callable[[Call], Results]], Callable[[Call], Results]]:
-    """Enter a function into the table, for operators or single overloads (``max.dim``)."""
+    """Register a function as the rule of operators or single overloads (``max.dim``)."""
 
     def enter(function: Callable[[Call], Results]) -> Callable[[Call], Results]:
         for name in names:
@@ -147,13 +147,13 @@ def rule(
 
 
 def pointwise(call: Call) -> Results:
-    """Operands broadcast against each other; every result has the common dimensions."""
+    """Rule for pointwise operators: every result has the broadcast dimensions of the operands."""
     common = call.broadcast([call.record.of(t).dimensions for t in call.tensors()])
     return [common for _ in call.results]
 
 
 def find_rule(operator: torch._ops.OpOverload) -> Rule | None:
-    """The rule of an operator: by overload, by name, as in-place form of another, or by its tag.
+    """The rule of an operator: by overload, by name, by the name without "_", or by its tag.
 
     >>> find_rule(torch.ops.aten.add_.Tensor).apply is pointwise
     True
@@ -183,7 +183,7 @@ def _parameters(operator: torch._ops.OpOverload) -> tuple[tuple[str, Any], ...]:
 
 
 class OperatorWatch(DispatchMode):
-    """Applies the rule of every operator that runs."""
+    """Dispatch mode that applies the rule of every operator that runs."""
 
     def __init__(self, record: Record) -> None:
         super().__init__()
@@ -209,7 +209,7 @@ class OperatorWatch(DispatchMode):
     def _decompose(
         self, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Any:
-        """What an operator without a rule computes, by operators that may have one."""
+        """Compute an operator without a rule by a decomposition into other operators."""
         if func._schema.is_mutable or torch.Tag.nondeterministic_seeded in func.tags:
             return NotImplemented
         with self:
@@ -219,8 +219,8 @@ class OperatorWatch(DispatchMode):
             decomposition = _decompositions().get(func)
             return NotImplemented if decomposition is None else decomposition(*args, **kwargs)
 
-    def _add_untold(self, call: Call, results: Sequence[Tensor]) -> None:
-        """Results that a rule leaves out: whoever reads them depends on who knows what."""
+    def _add_undescribed(self, call: Call, results: Sequence[Tensor]) -> None:
+        """Record results that a rule omits; reading them freezes all operands."""
         reason = f"read through a result of {call.name} that its rule does not describe"
         for tensor in results:
             fixed_parts = [FixedPart(n, f"made by {call.name}") for n in tensor.shape]
@@ -235,7 +235,7 @@ class OperatorWatch(DispatchMode):
                 constant = rule.is_constant(call)
                 for tensor, dimensions in zip(call.results, results, strict=False):
                     self.record.add(tensor, dimensions, weight, constant, call.pending)
-                self._add_untold(call, call.results[len(results) :])
+                self._add_undescribed(call, call.results[len(results) :])
                 return
             except (ValueError, IndexError, KeyError) as problem:
                 reason = f"read by {call.name} in a way that its rule does not cover: {problem}"
@@ -246,14 +246,14 @@ class OperatorWatch(DispatchMode):
 
 
 def _dimensions(call: Call) -> Iterator[Layout]:
-    """The dimensions of everything that an operator reads."""
+    """The dimensions of all operands."""
     for tensor in call.tensors():
         yield from call.record.of(tensor).dimensions
 
 
 @cache
 def _decompositions() -> dict[torch._ops.OpOverload, Callable[..., Any]]:
-    """Torch's own table; imported late, as it is large and few models need it."""
+    """Torch's table of decompositions; imported late, as it is large and rarely needed."""
     from torch._decomp import core_aten_decompositions
 
     return dict(core_aten_decompositions())

@@ -13,9 +13,9 @@ from submodel.model.axes.rules.call import Call, Results, rule
 def contract(call: Call, one: TensorFacts, d: int, other: TensorFacts, e: int) -> None:
     """Sum over dimension ``d`` of one operand and ``e`` of the other.
 
-    Masked weights drop out of the sum. Two activations need not: what a dropped unit computes may
-    differ from zero in both, so the sum over them is noted. Nor do copies of a weight that has no
-    such units.
+    Masked weights contribute zero to the sum. For two activations the contribution of a dropped
+    unit may differ from zero, so the sum is noted. The same holds for a weight repeated along the
+    dimension.
     """
     for weight, read in ((one, other), (other, one)):
         if weight.weight and read.constant:
@@ -33,14 +33,14 @@ def _is_masked(call: Call, facts: TensorFacts, d: int) -> bool:
 
 
 def join(call: Call, result: list[Layout], summand: str) -> list[Layout]:
-    """The result after something was added to it, by broadcasting."""
+    """The dimensions of the result after adding an argument by broadcasting."""
     return call.broadcast([result, call.dimensions(summand)])
 
 
 @rule("mm", "bmm", "mv", "dot", "vdot")
 @rule("addmm", "baddbmm", "addmv", "_addmm_activation", "_sparse_addmm")
 def matrix_product(call: Call) -> Results:
-    """Rows of one by columns of the other; batches run along. A bias may be added."""
+    """Rows are multiplied by columns, per batch; a bias may be added."""
     first = next(n for n in ("mat1", "batch1", "mat", "self") if n in call.arguments)
     second = ("mat2", "batch2", "vec", "tensor", "other")
     one = call.facts(first)
@@ -54,7 +54,7 @@ def matrix_product(call: Call) -> Results:
 
 @rule("_grouped_mm")
 def grouped_matrix_product(call: Call) -> Results:
-    """Runs of rows, each by a matrix of its own: experts; where runs end is in the data."""
+    """Runs of rows are multiplied by one matrix each, as for experts; the data give the runs."""
     one, other = call.facts("self"), call.facts("mat2")
     if (len(one.dimensions), len(other.dimensions)) != (2, 3):
         raise ValueError("runs of columns")
@@ -67,7 +67,7 @@ def grouped_matrix_product(call: Call) -> Results:
 
 @rule("_trilinear")
 def trilinear(call: Call) -> Results:
-    """The product of three operands, each with dimensions of one added, summed over some."""
+    """Three operands, with dimensions of one inserted, are multiplied and summed over some."""
     operands = [call.facts(f"i{n}") for n in (1, 2, 3)]
     operand_dimensions = [list(operand.dimensions) for operand in operands]
     for n, dimensions in enumerate(operand_dimensions, start=1):
@@ -85,7 +85,7 @@ def trilinear(call: Call) -> Results:
 
 @rule("_cdist_forward", "_euclidean_dist")
 def distances(call: Call) -> Results:
-    """Of every row of one to every row of the other, over the last dimension."""
+    """Distances between all pairs of rows, over the last dimension."""
     *lead, rows, width = call.dimensions("x1")
     *others, columns, width_other = call.dimensions("x2")
     call.mix(call.unify(width, width_other), "takes distances over it")
@@ -137,9 +137,9 @@ def convolution(call: Call) -> Results:
     "_scaled_dot_product_fused_attention_overrideable",
 )
 def attention(call: Call) -> Results:
-    """Queries by keys, a softmax over positions, by values; the scale depends on the head's size.
+    """Scaled dot-product attention; the scale depends on the head's size.
 
-    With fewer key heads than query heads, each serves a run of query heads.
+    With fewer key heads than query heads, each key head serves a run of query heads.
     """
     *lead, rows, width = call.dimensions("query")
     *lead_k, columns, width_k = call.dimensions("key")
@@ -160,8 +160,8 @@ def attention(call: Call) -> Results:
     return [[*map(call.record.algebra.resolve, (*lead, rows, width_v))]]
 
 
-def share(call: Call, dimensions: list[Layout], *names: str) -> None:
-    """Weight, bias and running statistics lie along the normalised dimensions."""
+def unify_arguments(call: Call, dimensions: list[Layout], *names: str) -> None:
+    """Unify weight, bias and running statistics with the normalised dimensions."""
     for name in names:
         if call.get(name) is not None:
             for one, other in zip(dimensions, call.dimensions(name), strict=True):
@@ -178,9 +178,9 @@ def share(call: Call, dimensions: list[Layout], *names: str) -> None:
     "miopen_batch_norm",
 )
 def batch_norm(call: Call) -> Results:
-    """Statistics of each channel, over everything else; in evaluation they are given."""
+    """Statistics per channel over the other dimensions; in evaluation they are given."""
     dimensions = call.dimensions("input")
-    share(call, [dimensions[1]], "weight", "bias", "running_mean", "running_var")
+    unify_arguments(call, [dimensions[1]], "weight", "bias", "running_mean", "running_var")
     for dimension in (dimensions[0], *dimensions[2:]):
         call.mix(dimension, "takes statistics over it in training")
     return [dimensions]
@@ -191,7 +191,7 @@ def layer_norm(call: Call) -> Results:
     """Statistics over the last dimensions."""
     dimensions = call.dimensions("input")
     last = list(dimensions[len(dimensions) - len(call["normalized_shape"]) :])
-    share(call, last, "weight", "bias")
+    unify_arguments(call, last, "weight", "bias")
     for dimension in last:
         call.mix(dimension, "takes statistics over it")
     return [dimensions]
@@ -199,9 +199,9 @@ def layer_norm(call: Call) -> Results:
 
 @rule("native_group_norm")
 def group_norm(call: Call) -> Results:
-    """Statistics of each group of channels: whole groups can go, channels within one mix."""
+    """Statistics per group of channels: groups are independent, channels within one mix."""
     batch, channels, *space = call.dimensions("input")
-    share(call, [channels], "weight", "bias")
+    unify_arguments(call, [channels], "weight", "bias")
     groups, within = call.factor(channels, [call["group"], channels.size // call["group"]])
     call.record.groups.append(groups)
     for dimension in (within, *space):
@@ -211,7 +211,7 @@ def group_norm(call: Call) -> Results:
 
 @rule("_weight_norm_interface")
 def weight_norm(call: Call) -> Results:
-    """A length and a direction for each unit of one dimension."""
+    """One norm per unit of one dimension scales a direction."""
     dimensions = list(call.dimensions("v"))
     dim = call["dim"] % len(dimensions)
     dimensions[dim] = call.unify(dimensions[dim], call.dimensions("g")[dim])
@@ -223,7 +223,7 @@ def weight_norm(call: Call) -> Results:
 
 @rule("_softmax", "_log_softmax", "_safe_softmax")
 def softmax(call: Call) -> Results:
-    """Shares that sum to one along a dimension."""
+    """Values are normalised to the sum one along a dimension."""
     dimensions = call.dimensions("self")
     if dimensions:
         call.mix(dimensions[call["dim"]], "takes a softmax over it")
@@ -231,7 +231,7 @@ def softmax(call: Call) -> Results:
 
 
 def dimension_numbers(call: Call, argument: str, count: int) -> set[int]:
-    """The dimensions that an argument names; all, if it names none."""
+    """The dimensions that an argument gives; all dimensions if it gives none."""
     dims = call.get(argument)
     numbers = [dims] if isinstance(dims, int) else list(dims or ())
     return {d % max(count, 1) for d in numbers} or set(range(count))
@@ -241,7 +241,7 @@ def dimension_numbers(call: Call, argument: str, count: int) -> set[int]:
 @rule("var", "std", "var_mean", "std_mean", "norm", "linalg_vector_norm", "logsumexp")
 @rule("max.default", "min.default")
 def reduction(call: Call) -> Results:
-    """Any order along the reduced dimensions gives the same; masked units may still count."""
+    """The order along reduced dimensions does not matter; masked units may still contribute."""
     dimensions = call.dimensions("input" if "input" in call.arguments else "self")
     reduced_dimensions = dimension_numbers(call, "dim", len(dimensions))
     for d in reduced_dimensions & set(range(len(dimensions))):
@@ -252,7 +252,7 @@ def reduction(call: Call) -> Results:
 def _without(
     dimensions: Iterable[Layout], shrunk_dimensions: set[int], count: int, size: int = 1
 ) -> list[Layout]:
-    """The dimensions after some have shrunk to ``size``, or gone if so few are left."""
+    """The dimensions after reducing some to ``size``, or removing them if ``count`` is less."""
     dimensions = list(dimensions)
     keep = count == len(dimensions)
     return [
@@ -266,7 +266,7 @@ def _without(
 @rule("cumsum", "cumprod", "cummax", "cummin", "_cummax_helper", "logcumsumexp")
 @rule("sort", "argsort", "topk")
 def order_dependent(call: Call) -> Results:
-    """Results tell positions along a dimension, or depend on its order."""
+    """Results are positions along a dimension, or depend on its order."""
     dimensions = call.dimensions("self")
     places = dimension_numbers(call, "dim", len(dimensions))
     for d in places & set(range(len(dimensions))):
@@ -284,7 +284,7 @@ def order_dependent(call: Call) -> Results:
 
 @rule("flip", "roll")
 def rearrangement(call: Call) -> Results:
-    """Units move along some dimensions, the same for all."""
+    """Units are moved along some dimensions."""
     dimensions = call.dimensions("self")
     for d in dimension_numbers(call, "dims", len(dimensions)):
         call.freeze(dimensions[d])
@@ -293,7 +293,7 @@ def rearrangement(call: Call) -> Results:
 
 @rule("_fft_r2c", "_fft_c2r", "_fft_c2c")
 def fourier(call: Call) -> Results:
-    """Positions become frequencies along some dimensions; the others run along."""
+    """Positions become frequencies along some dimensions; the others stay."""
     dimensions, shape = list(call.dimensions("self")), call.results[0].shape
     for d in dimension_numbers(call, "dim", len(dimensions)):
         call.freeze(dimensions[d], "as positions or frequencies")
@@ -320,7 +320,7 @@ _SPATIAL += ["upsample_bicubic2d", "_upsample_bilinear2d_aa", "_upsample_bicubic
 
 @rule(*_SPATIAL)
 def spatial(call: Call) -> Results:
-    """The last dimensions are positions in space; the others run along."""
+    """The last dimensions are positions in space; the others stay."""
     digits = re.search(r"([123])d", call.name)
     assert digits is not None
     count = int(digits[1])
@@ -347,7 +347,7 @@ def _is_untouched(call: Call, d: int, count: int) -> bool:
 
 @rule("im2col")
 def im2col(call: Call) -> Results:
-    """Channels x kernel positions, and the places of the kernel."""
+    """The result has channels x kernel positions, and positions of the kernel."""
     *lead, height, columns = dimensions = call.dimensions("self")
     for dimension in (height, columns):
         call.freeze(dimension, "as a position in space")
@@ -358,7 +358,7 @@ def im2col(call: Call) -> Results:
 
 @rule("unfold")
 def unfold(call: Call) -> Results:
-    """Windows along one dimension."""
+    """Windows are taken along one dimension."""
     dimensions, dim = call.along("dimension")
     call.freeze(dimensions[dim], "in windows")
     dimensions[dim] = FixedPart(call.results[0].shape[dim], "windows")

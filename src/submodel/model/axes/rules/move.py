@@ -1,4 +1,4 @@
-"""Rules for operators that move values: views, cuts and joins, constants, look-ups by index."""
+"""Rules for operators that move values: views, splits, joins, constants, indexing."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ rule("_conj", "_neg_view", "_conj_physical", "resolve_conj", "resolve_neg", move
 
 @rule("_local_scalar_dense", "_assert_async", "_assert_scalar", "_assert_tensor_metadata")
 def nothing(call: Call) -> Results:  # noqa: ARG001 - the form of a rule
-    """A single value, or none, comes out."""
+    """The operator returns a Python value or nothing."""
     return []
 
 
 @rule("zeros_like", "ones_like", "full_like", "empty_like", makes=True)
 def constant_like(call: Call) -> Results:
-    """One value everywhere, as many as another tensor has; its values are not read."""
+    """A constant with the dimensions of another tensor, whose values are not read."""
     dimensions = call.record.dimensions_of(call["self"])
     return constant(call) if dimensions is None else [dimensions]
 
@@ -39,13 +39,13 @@ def constant_like(call: Call) -> Results:
 @rule("zeros", "ones", "full", "empty", "scalar_tensor", "empty_strided", makes=True)
 @rule("new_zeros", "new_ones", "new_full", "new_empty", "new_empty_strided", makes=True)
 def constant(call: Call) -> Results:
-    """One value everywhere: no order to keep, so its dimensions are whatever they meet."""
+    """A constant has no order, so its dimensions are free."""
     return [[call.record.algebra.fresh(n) for n in result.shape] for result in call.results]
 
 
 @rule("view", "_unsafe_view", "reshape", "_reshape_alias", "_reshape_copy", "view_copy", moves=True)
 def view(call: Call) -> Results:
-    """Runs of dimensions of equal size are merged, then split in the new way."""
+    """Runs of old and new dimensions of equal total size are merged, then split."""
     facts, new = call.facts("self"), list(call.results[0].shape)
     old = list(facts.dimensions)
     if 0 in new:
@@ -71,7 +71,7 @@ def view(call: Call) -> Results:
 
 @rule("view.dtype")
 def view_as_type(call: Call) -> Results:
-    """Other numbers in the same memory: only if each stays one number."""
+    """Reinterpretation as another type; dimensions stay if its size is equal."""
     if call["self"].shape != call.results[0].shape:
         call.freeze(call.dimensions("self")[-1], "as another type")
         return [[*call.dimensions("self")[:-1], FixedPart(call.results[0].shape[-1])]]
@@ -80,7 +80,7 @@ def view_as_type(call: Call) -> Results:
 
 @rule("as_strided", moves=True)
 def as_strided(call: Call) -> Results:
-    """Only the tensor itself is understood; other windows on its memory freeze it."""
+    """The tensor itself keeps its dimensions; any other view of the memory freezes them."""
     tensor, result = call["self"], call.results[0]
     if geometry(tensor) == geometry(result):
         return [call.dimensions("self")]
@@ -91,7 +91,7 @@ def as_strided(call: Call) -> Results:
 
 @rule("expand", moves=True)
 def expand(call: Call) -> Results:
-    """Copies along a dimension of size one are alike: no order to keep."""
+    """Copies along a dimension of size one are equal, so that dimension is free."""
     result = [call.record.algebra.fresh(n) for n in call.results[0].shape]
     dimensions = call.dimensions("self")
     for d, dimension in enumerate(dimensions, start=len(result) - len(dimensions)):
@@ -103,7 +103,7 @@ def expand(call: Call) -> Results:
 
 @rule("repeat")
 def repeat(call: Call) -> Results:
-    """The copies come one after another: copy number x position."""
+    """Each dimension becomes number of the copy x position."""
     dimensions = call.dimensions("self")
     all_dimensions = [ONE] * (len(call["repeats"]) - len(dimensions)) + list(dimensions)
     return [
@@ -116,14 +116,14 @@ def repeat(call: Call) -> Results:
 
 @rule("permute", "t", moves=True)
 def permute(call: Call) -> Results:
-    """The dimensions in another order."""
+    """The dimensions are reordered."""
     dimensions = call.dimensions("self")
     return [[dimensions[d] for d in call.get("dims", range(len(dimensions))[::-1])]]
 
 
 @rule("transpose", moves=True)
 def transpose(call: Call) -> Results:
-    """Two dimensions trade places."""
+    """Two dimensions are swapped."""
     dimensions = list(call.dimensions("self"))
     if dimensions:
         one, other = call["dim0"], call["dim1"]
@@ -133,7 +133,7 @@ def transpose(call: Call) -> Results:
 
 @rule("unsqueeze", moves=True)
 def unsqueeze(call: Call) -> Results:
-    """One more dimension of size one."""
+    """A dimension of size one is added."""
     dimensions = list(call.dimensions("self"))
     dimensions.insert(call["dim"] % (len(dimensions) + 1), ONE)
     return [dimensions]
@@ -141,17 +141,17 @@ def unsqueeze(call: Call) -> Results:
 
 @rule("squeeze", moves=True)
 def squeeze(call: Call) -> Results:
-    """Without (some) dimensions of size one."""
+    """All or some dimensions of size one are removed."""
     dimensions = call.dimensions("self")
     dims = call.get("dim", range(len(dimensions)))
-    candidates = {d % max(len(dimensions), 1) for d in ([dims] if isinstance(dims, int) else dims)}
-    return [[e for d, e in enumerate(dimensions) if d not in candidates or e.size != 1]]
+    chosen = {d % max(len(dimensions), 1) for d in ([dims] if isinstance(dims, int) else dims)}
+    return [[e for d, e in enumerate(dimensions) if d not in chosen or e.size != 1]]
 
 
 @rule("cat")
 def cat(call: Call) -> Results:
-    """One after another along a dimension, alike along the others."""
-    tensors = [t for t in call["tensors"] if tuple(t.shape) != (0,)]  # torch skips such ones
+    """Tensors are concatenated along one dimension and equal along the others."""
+    tensors = [t for t in call["tensors"] if tuple(t.shape) != (0,)]  # torch skips empty ones
     if not tensors:
         return [[FixedPart(0)]]
     dimensions = [call.record.of(t).dimensions for t in tensors]
@@ -166,7 +166,7 @@ def cat(call: Call) -> Results:
 
 @rule("stack")
 def stack(call: Call) -> Results:
-    """A new dimension counts the tensors."""
+    """A new dimension numbers the tensors."""
     result = call.broadcast([call.record.of(t).dimensions for t in call["tensors"]])
     words = f"the tensors joined by {call.name}"
     result.insert(call["dim"] % (len(result) + 1), FixedPart(len(call["tensors"]), words))
@@ -175,7 +175,7 @@ def stack(call: Call) -> Results:
 
 @rule("split", "split_with_sizes", "unsafe_split", "unsafe_split_with_sizes", moves=True)
 def split(call: Call) -> Results:
-    """Consecutive pieces of one dimension."""
+    """One dimension is split into consecutive pieces."""
     dimensions, dim = call.along()
     if call.results[0].shape[dim] == 1:
         call.note_steps(dim)
@@ -185,7 +185,7 @@ def split(call: Call) -> Results:
 
 @rule("slice", moves=True)
 def slice_(call: Call) -> Results:
-    """A piece of one dimension, or every n-th unit of it."""
+    """The result has a piece of one dimension, or every n-th unit of it."""
     dimensions = list(call.dimensions("self"))
     dim, step = call["dim"] % len(dimensions), call["step"]
     size, length = dimensions[dim].size, call.results[0].shape[dim]
@@ -205,7 +205,7 @@ def slice_(call: Call) -> Results:
 
 @rule("select.int", moves=True)
 def select(call: Call) -> Results:
-    """One unit, told by its position."""
+    """One unit is selected by position, so its part is frozen."""
     dimensions, dim = call.along()
     dimension = dimensions.pop(dim)
     call.note_steps(dim)
@@ -214,7 +214,7 @@ def select(call: Call) -> Results:
 
 
 def _freeze_at(call: Call, expression: Layout, position: int) -> None:
-    """Freeze the part of a dimension in which a position lies."""
+    """Freeze the part of a dimension that contains a position."""
     resolution = call.record.algebra.resolve(expression)
     if not isinstance(resolution, Concatenation):
         return call.freeze_if_read(resolution)
@@ -227,7 +227,7 @@ def _freeze_at(call: Call, expression: Layout, position: int) -> None:
 
 @rule("unbind.int", moves=True)
 def unbind(call: Call) -> Results:
-    """Every unit on its own."""
+    """Every unit of one dimension becomes a tensor."""
     dimensions, dim = call.along()
     call.note_steps(dim)
     call.freeze(dimensions.pop(dim))
@@ -236,7 +236,7 @@ def unbind(call: Call) -> Results:
 
 @rule("glu")
 def glu(call: Call) -> Results:
-    """One half gates the other."""
+    """One half of a dimension gates the other half."""
     dimensions, dim = call.along()
     one, other = call.pieces(dimensions[dim], [dimensions[dim].size // 2] * 2)
     dimensions[dim] = call.unify(one, other)
@@ -245,7 +245,7 @@ def glu(call: Call) -> Results:
 
 @rule("constant_pad_nd")
 def pad(call: Call) -> Results:
-    """Equal values before and after: parts without an order of their own."""
+    """Equal values are added before and after; these parts are free."""
     dimensions, pads = list(call.dimensions("self")), call["pad"]
     for k in range(len(pads) // 2):
         dim, (before, after) = len(dimensions) - 1 - k, pads[2 * k : 2 * k + 2]
@@ -258,7 +258,7 @@ def pad(call: Call) -> Results:
 
 @rule("view_as_complex")
 def view_as_complex(call: Call) -> Results:
-    """The last dimension is (real, imaginary)."""
+    """The last dimension, (real, imaginary), is removed."""
     dimensions = call.dimensions("self")
     call.freeze(dimensions[-1], "as real and imaginary part")
     return [dimensions[:-1]]
@@ -266,7 +266,7 @@ def view_as_complex(call: Call) -> Results:
 
 @rule("view_as_real")
 def view_as_real(call: Call) -> Results:
-    """A new last dimension is (real, imaginary)."""
+    """A last dimension (real, imaginary) is added."""
     return [[*call.dimensions("self"), FixedPart(2, "the real and the imaginary part")]]
 
 
@@ -275,7 +275,7 @@ BY_INDEX = "looked up by index"
 
 @rule("embedding")
 def embedding(call: Call) -> Results:
-    """Rows looked up by the data."""
+    """Rows are looked up by the data."""
     rows, *rest = call.dimensions("weight")
     call.freeze(rows, BY_INDEX)
     return [[*call.dimensions("indices"), *rest]]
@@ -283,7 +283,7 @@ def embedding(call: Call) -> Results:
 
 @rule("_embedding_bag", "_embedding_bag_forward_only")
 def embedding_bag(call: Call) -> Results:
-    """Rows looked up by the data and added up."""
+    """Rows are looked up by the data and added."""
     rows, width = call.dimensions("weight")
     call.freeze(rows, BY_INDEX)
     return [[FixedPart(call.results[0].shape[0], "bags"), width]]
@@ -291,7 +291,7 @@ def embedding_bag(call: Call) -> Results:
 
 @rule("index_select")
 def index_select(call: Call) -> Results:
-    """Units looked up by the data along one dimension."""
+    """Units of one dimension are looked up by the data."""
     dimensions, dim = call.along()
     call.freeze(dimensions[dim], BY_INDEX)
     dimensions[dim] = (call.dimensions("index") or (ONE,))[0]
@@ -300,7 +300,7 @@ def index_select(call: Call) -> Results:
 
 @rule("gather")
 def gather_along(call: Call) -> Results:
-    """Units looked up by the data along one dimension, one by one along the others."""
+    """Units of one dimension are looked up by the data, separately along the others."""
     dimensions, index = call.dimensions("self"), list(call.dimensions("index"))
     for d, (mine, theirs) in enumerate(zip(dimensions, index, strict=True)):
         if d == call["dim"] % len(dimensions):
@@ -311,7 +311,7 @@ def gather_along(call: Call) -> Results:
 
 
 def _along(call: Call, mine: Layout, theirs: Layout) -> Layout:
-    """Two dimensions that run along, or of which one is only read in part."""
+    """Unify two dimensions; freeze both if one is read only in part."""
     if mine.size == theirs.size:
         return call.unify(mine, theirs)
     call.freeze(mine)
@@ -321,7 +321,7 @@ def _along(call: Call, mine: Layout, theirs: Layout) -> Layout:
 
 @rule("scatter", "scatter_add", "scatter_reduce.two")
 def scatter(call: Call) -> Results:
-    """Units written to places that the data tell along one dimension."""
+    """Units are written to positions given by the data along one dimension."""
     dimensions, index = call.dimensions("self"), call.dimensions("index")
     source = call.dimensions("src") if "src" in call.arguments else index
     for d, (mine, place, value) in enumerate(zip(dimensions, index, source, strict=True)):
@@ -336,7 +336,7 @@ def scatter(call: Call) -> Results:
 
 @rule("index_add", "index_copy")
 def index_add(call: Call) -> Results:
-    """Slices written to places that the data tell."""
+    """Slices are written to positions given by the data."""
     dimensions, source = call.dimensions("self"), call.dimensions("source")
     for d, (mine, value) in enumerate(zip(dimensions, source, strict=True)):
         if d == call["dim"] % len(dimensions):
@@ -349,13 +349,13 @@ def index_add(call: Call) -> Results:
 
 @rule("index.Tensor")
 def index(call: Call) -> Results:
-    """Units looked up along some dimensions, by positions or by a mask."""
+    """Units are looked up along some dimensions, by positions or by a mask."""
     return [_looked_up(call, call.results[0])]
 
 
 @rule("index_put", "_unsafe_index_put")
 def index_put(call: Call) -> Results:
-    """Units written along some dimensions, to positions or where a mask is true."""
+    """Units are written along some dimensions, to positions or where a mask is true."""
     looked_up = _looked_up(call, call["values"])
     places = call.broadcast([looked_up, call.dimensions("values")])
     if [p.size for p in places] != [f.size for f in looked_up]:
@@ -364,9 +364,10 @@ def index_put(call: Call) -> Results:
 
 
 def _looked_up(call: Call, values: Tensor) -> list[Layout]:
-    """The dimensions of what ``indices`` look up; those that they cover are frozen.
+    """The dimensions of the looked-up values; dimensions covered by ``indices`` are frozen.
 
-    How many units a mask looks up is in the data: it is read off the shape of ``values``.
+    The number of units that a mask selects depends on the data: it comes from the shape of
+    ``values``.
     """
     dimensions, indices = call.dimensions("self"), call["indices"]
     tensors: list[Tensor] = [i for i in indices if i is not None]
@@ -399,7 +400,7 @@ def _looked_up(call: Call, values: Tensor) -> list[Layout]:
 
 @rule("_pack_padded_sequence")
 def pack(call: Call) -> Results:
-    """Steps of all sequences, without the padding; what is at a step runs along."""
+    """Steps of all sequences are packed without padding; other dimensions stay."""
     dimensions = call.dimensions("input")
     for dimension in dimensions[:2]:
         call.freeze(dimension, "as steps of sequences")
@@ -409,7 +410,7 @@ def pack(call: Call) -> Results:
 
 @rule("_pad_packed_sequence")
 def unpack(call: Call) -> Results:
-    """The steps back in their sequences."""
+    """Packed steps are unpacked into sequences."""
     dimensions = call.dimensions("data")
     call.freeze(dimensions[0], "as steps of sequences")
     shape, lengths = (r.shape for r in call.results)
@@ -419,7 +420,7 @@ def unpack(call: Call) -> Results:
 
 @rule("grid_sampler_2d", "grid_sampler_3d")
 def grid_sample(call: Call) -> Results:
-    """Values between positions in space, where the data tell."""
+    """Values are interpolated at positions in space given by the data."""
     batch, channels, *space = call.dimensions("input")
     of_grid, *grid = call.dimensions("grid")
     for dimension in (*space, *grid):
