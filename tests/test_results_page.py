@@ -47,14 +47,13 @@ def test_records_that_arrive_fill_their_rows_and_no_others(tmp_path: Path) -> No
     _keep(tmp_path, "fashion-rolling", [0.80, 0.82, 0.81])
     before = page.parts(tmp_path)
     assert (
-        "| Fashion-MNIST, L = 5 | rolling | 440 | 3 of 3 | 2 GB | 3 T | 81.0 ± 1.0"
-        in before["arms"]
+        "| Fashion-MNIST, L = 5 | rolling | 440 | 3/3 | 2 GB | 3 T | 81.0 (1.0)" in before["arms"]
     )
     assert before["contrasts"].count(NOT_RUN) == before["contrasts"].count("\n| ") - 2  # headings
     _keep(tmp_path, "fashion-static", [0.70, 0.71, 0.72])
     parts = page.parts(tmp_path)
     assert "Fashion-MNIST, L = 5; rolling - static:" in parts["static"]
-    assert "| accuracy | +10.0 [+7.5, +12.5] | 3 of 3 | " in parts["static"]
+    assert "| holds: +10.0 [+7.5, +12.5], p = 0." in parts["static"]
     assert "Fashion-MNIST, L = 5: rolling 3 of 10, static 3 of 10." in parts["static"]
     assert (
         " contrasts 0 hold, 0 are reversed, 0 are undecided, 3 lack seeds, and"  # three measures

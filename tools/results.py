@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from itertools import compress
 from pathlib import Path
@@ -61,8 +62,18 @@ def parts(records: Path = RECORDS) -> dict[str, str]:
 def arms_lines(results: ArmRecords) -> list[str]:
     """Tabulate costs and scores of every arm."""
     ordered = sorted(results.items(), key=lambda pair: list(SETTINGS).index(pair[0].setting))
-    rows = [[cell.replace(" %", "") for cell in result_row(*pair)] for pair in ordered]
+    rows = [[_compact(cell) for cell in result_row(*pair)] for pair in ordered]
     return list(markdown_table(RESULT_HEADINGS, rows))
+
+
+def _compact(cell: str) -> str:
+    """A mean with its deviation in brackets, a range and a count, each without blanks.
+
+    >>> _compact("72.4 % ± 0.6"), _compact("440 to 640"), _compact("9 of 10")
+    ('72.4 (0.6)', '440-640', '9/10')
+    """
+    cell = re.sub(r"^(\d+) (to|of) (\d+)$", lambda m: m[1] + "-/"[m[2] == "of"] + m[3], cell)
+    return re.sub(r"^(.*?)(?: %)? ± (.*)$", r"\1 (\2)", cell)
 
 
 def published_lines(outcomes: Sequence[ContrastOutcome]) -> list[str]:
@@ -90,32 +101,38 @@ def question_lines(
     if not results:
         return lines
     lines += [*rest_words(question, results), f"![{question.title}](../{figure(question.name)})"]
-    headings = ["setting", "contrast", "measure", "mean and 95 % interval"]
-    rows = [_contrast_row(contrast, one) for contrast, one in judge_question(question, results)]
-    shared = [len(rows) > 1 and len({row[i] for row in rows}) == 1 for i in range(3)]
-    shared += [False] * (len(headings) + 3 - len(shared))
-    headings += ["seeds that agree", "p (Holm)", "verdict"]
-    if any(shared):
-        lines += ["", "; ".join(compress(rows[0], shared)) + ":"]
-    kept = [not is_shared for is_shared in shared]
-    table = [list(compress(row, kept)) for row in rows]
-    return [*lines, "", *markdown_table(list(compress(headings, kept)), table)]
-
-
-def _contrast_row(contrast: Contrast, judgement: Judgement) -> list[str]:
-    better, worse = contrast.sides
-    measure, differences = base_measure(contrast.measure), judgement.differences
-    interval, p = describe_judgement(measure, judgement)
-    mean = number(measure, [spread(differences)[0]], sign=True) if differences else ""
-    return [
-        SETTINGS[contrast.setting].title,
-        f"{better.title} - {worse.title}",
-        contrast.measure,
-        f"{mean.removesuffix(' points')} {interval}",
-        f"{sum(d > 0 for d in differences)} of {len(differences)}",
-        p,
-        judgement.verdict,
+    cells: dict[tuple[str, str], dict[str, str]] = {}
+    for contrast, judgement in judge_question(question, results):
+        setting = SETTINGS[contrast.setting].title
+        names = " - ".join(side.title for side in contrast.sides)
+        cells.setdefault((setting, names), {})[contrast.measure] = _cell(contrast, judgement)
+    if not cells:
+        return lines
+    measures = list(dict.fromkeys(measure for row in cells.values() for measure in row))
+    settings, pairs = zip(*cells, strict=True)
+    kept = [len(set(settings)) > 1, len(set(pairs)) > 1]
+    shared = compress((settings[0], pairs[0]), [not is_kept for is_kept in kept])
+    headings = [*compress(("setting", "contrast"), kept), *measures]
+    rows = [
+        [*compress(key, kept), *(row.get(measure, "") for measure in measures)]
+        for key, row in cells.items()
     ]
+    title = [f"{'; '.join(shared)}:", ""] if not all(kept) else []
+    return [*lines, "", *title, *markdown_table(headings, rows)]
+
+
+def _cell(contrast: Contrast, judgement: Judgement) -> str:
+    """The verdict, the mean and its interval, p, and the seeds in favour of the first arm."""
+    differences = judgement.differences
+    if not differences:
+        return judgement.verdict
+    measure = base_measure(contrast.measure)
+    interval, p = describe_judgement(measure, judgement)
+    mean = number(measure, [spread(differences)[0]], sign=True).removesuffix(" points")
+    agreeing = f"{sum(d > 0 for d in differences)}/{len(differences)}"
+    sign = "" if p.startswith("<") else "= "
+    test = f" {interval}, p {sign}{p}" if interval else ""
+    return f"{judgement.verdict}: {mean}{test}, {agreeing}"
 
 
 def page_of(name: str) -> Path:
