@@ -29,7 +29,7 @@ from submodel.config import parse, to_toml
 from submodel.config.setup import prepare
 from submodel.engines.processes.launch import free_port
 from submodel.federation.flower.credentials import create
-from submodel.federation.flower.process import relatives
+from submodel.federation.flower.process import descendants
 from submodel.report.tables import cost_rows
 
 CAPACITIES = (1.0, 0.25, 0.0625)
@@ -105,7 +105,7 @@ def _start(folder: Path, name: str, *arguments: str) -> subprocess.Popen[bytes]:
 
 def _held(pid: int) -> int:
     """Bytes that a process and those below it hold, what they share counted once."""
-    family = (psutil.Process(pid), *relatives(pid))
+    family = (psutil.Process(pid), *descendants(pid))
     return sum(one.memory_full_info().pss for one in family)
 
 
@@ -118,7 +118,7 @@ class Peak:
 
     def _watch(self) -> None:
         while not self._over.wait(0.05):
-            for one in relatives(self._pid):
+            for one in descendants(self._pid):
                 with suppress(OSError, StopIteration):
                     lines = Path(f"/proc/{one.pid}/status").read_text().splitlines()
                     held = next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))

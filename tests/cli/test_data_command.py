@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from submodel.core.errors import ConfigError
-from submodel.federation.flower.client_app import means_of
+from submodel.federation.flower.client_app import options_of
 from submodel.federation.flower.supernode import node_settings
 from tests.support.commands import Command
 
@@ -56,10 +56,10 @@ def test_paths_are_told_in_full_and_names_as_they_are(
     assert settings == {
         "data": f"csv:{tmp_path}/my.csv", "set": "data.target=b", "capacity": 0.25
     }  # fmt: skip
-    own = means_of(settings).data
+    own = options_of(settings).data
     assert (own.name, own.settings) == (f"csv:{tmp_path}/my.csv", ("data.target=b",))
     assert node_settings("mnist", None, None, None, None)["data"] == "mnist"
-    own = means_of(node_settings(f"folder:{tmp_path}", None, None, None, None)).data
+    own = options_of(node_settings(f"folder:{tmp_path}", None, None, None, None)).data
     assert (own.name, own.path) == (None, tmp_path)
 
 
@@ -70,8 +70,8 @@ REFUSED = {
     "both": (("digits", 1), (), "only one of them"),
     "none": ((None, None), (), "only one of them"),
     "set of a part": ((None, 1), ("data.path=x",), "--set: goes with --data"),
-    "not of data": (("digits", None), ("local.lr=1",), "--set local.lr=1: want data.KEY=VALUE"),
-    "no value": (("digits", None), ("data.path",), "--set data.path: want data.KEY=VALUE"),
+    "not of data": (("digits", None), ("local.lr=1",), "--set local.lr=1: expected data.KEY=VALUE"),
+    "no value": (("digits", None), ("data.path",), "--set data.path: expected data.KEY=VALUE"),
 }
 
 

@@ -21,8 +21,8 @@ from submodel.algorithm.evaluation import evaluate_model
 from submodel.algorithm.types import Task
 from submodel.config import parse, prepare
 from submodel.core.errors import Interruption
-from submodel.federation.device import Device, Means, Report
-from submodel.federation.facts import briefing, keep_encoding, read_briefing, receive_encoding
+from submodel.federation.device import Device, DeviceOptions, Report
+from submodel.federation.facts import keep_encoding, read_run_head, receive_encoding, run_head
 from submodel.federation.flower import server_app
 from submodel.federation.flower.credentials import create, load_device, load_federation
 from submodel.federation.flower.serving import ServingPlace
@@ -30,17 +30,17 @@ from submodel.federation.own_data import OwnData
 from submodel.federation.roster import read_roster
 from submodel.federation.server import over_devices
 from submodel.federation.wire import (
+    Message,
     ModelBase,
-    Parcel,
     TrainingCost,
-    moments_parcel,
+    moments_message,
     read_as,
     read_base,
     read_moments,
     read_task,
     read_update,
-    task_parcel,
-    update_parcel,
+    task_message,
+    update_message,
 )
 from submodel.model import CostModel, prefix_cut
 from submodel.runs import Training
@@ -102,34 +102,34 @@ def write_messages(folder: Path) -> None:
         for kind, (question, answer) in sent.items():
             (folder / form / f"{kind}.question").write_bytes(question)
             (folder / form / f"{kind}.answer").write_bytes(answer)
-    parcel = Parcel.from_bytes((folder / "adapters/train.question").read_bytes())
-    base = read_base(parcel, None)
+    message = Message.from_bytes((folder / "adapters/train.question").read_bytes())
+    base = read_base(message, None)
     assert base is not None
-    (folder / "base").write_bytes(Parcel({"base": base.digest}, base.tensors).to_bytes())
-    (folder / "problem").write_bytes(Parcel({"problem": "no such folder"}, {}).to_bytes())
+    (folder / "base").write_bytes(Message({"base": base.digest}, base.tensors).to_bytes())
+    (folder / "problem").write_bytes(Message({"problem": "no such folder"}, {}).to_bytes())
 
 
 def _exchange(sections: Sections) -> dict[str, tuple[bytes, bytes]]:
     """The messages of a first round and an evaluation with one of two devices, by kind."""
     config = parse(sections)
-    post = Neighbours({node: Means(OwnData(part=part), name=f"device {part}")
+    channel = Neighbours({node: DeviceOptions(OwnData(part=part), name=f"device {part}")
                        for part, node in enumerate(NODES)})  # fmt: skip
     answers: dict[bytes, bytes] = {}
-    honest = post.honest
+    honest = channel.honest
 
     def answer(node: int, kind: Any, payload: bytes) -> bytes:
         answers[payload] = honest(node, kind, payload)
         return answers[payload]
 
-    with mock.patch.object(post, "honest", answer):
-        training = over_devices(Training(config, prepare(config)), post)
+    with mock.patch.object(channel, "honest", answer):
+        training = over_devices(Training(config, prepare(config)), channel)
         setup, engine = training.setup, training.engine
         assert engine is not None
         costs = CostModel(setup.module, setup.clients.dataset.example)
         state, report = step(setup, initial_state(setup), engine, costs)
         assert not report.refusals
         evaluate_model(setup, state, prefix_cut(setup.axes, 0.5))
-    of_one = [(kind, payload) for node, kind, payload in reversed(post.sent) if node == NODES[0]]
+    of_one = [(kind, payload) for node, kind, payload in reversed(channel.sent) if node == NODES[0]]
     return {kind: (payload, answers[payload]) for kind, payload in of_one}
 
 
@@ -146,48 +146,48 @@ def read_messages(folder: Path) -> Observation:
         found = {form: _read_form(folder / form) for form in FORMS}
     for name in ("base", "problem"):
         found[name] = _content(folder / name)
-    base = Parcel.from_bytes((folder / "base").read_bytes())
+    base = Message.from_bytes((folder / "base").read_bytes())
     found["base"]["digest is its own"] = ModelBase.of(base.tensors).digest == base.head["base"]
     return found
 
 
 def _read_form(form: Path) -> Observation:
     found = {file.name: _content(file) for file in sorted(form.iterdir())}
-    report = Parcel.from_bytes((form / "report.question").read_bytes())
-    config, facts = read_briefing(report.head)
-    found["briefing"] = {
+    report = Message.from_bytes((form / "report.question").read_bytes())
+    config, facts = read_run_head(report.head)
+    found["run_head"] = {
         "config": config.model_dump(mode="json", exclude_none=True),
         "facts": asdict(facts),
-        "lost when sent": differences(report.head["facts"], briefing(config, facts)["facts"]),
+        "lost when sent": differences(report.head["facts"], run_head(config, facts)["facts"]),
     }
     if facts.encoding:
         keep_encoding(report.head, facts.encoding)
         later = receive_encoding({}, facts.encoding)  # as it was kept on the disk
         found["encoding"] = {"tokens": later.tokens, "table": later.table and asdict(later.table)}
-    device = Device(report.head, Means(OwnData(part=0)))
-    answer = Parcel.from_bytes((form / "report.answer").read_bytes())
+    device = Device(report.head, DeviceOptions(OwnData(part=0)))
+    answer = Message.from_bytes((form / "report.answer").read_bytes())
     again = {"report": differences(_said(answer), Report.read(answer.head).head())}
     for kind in ("train", "moments"):
         if not (form / f"{kind}.question").exists():
             continue
-        asked = Parcel.from_bytes((form / f"{kind}.question").read_bytes())
+        asked = Message.from_bytes((form / f"{kind}.question").read_bytes())
         base = read_base(asked, None)
         task = read_task(asked, device.setup, base)
         setup, transport = device.setup, config.devices.transport
         masks = sends_masks(setup.scheme) or kind == "moments"
-        parcel = task_parcel(task, setup.module, masks, transport, base, base is not None)
-        again[kind] = _lost(asked, parcel)
+        message = task_message(task, setup.module, masks, transport, base, base is not None)
+        again[kind] = _lost(asked, message)
         found[f"{kind} task"] = _plain_task(task)
-        answer = Parcel.from_bytes((form / f"{kind}.answer").read_bytes())
+        answer = Message.from_bytes((form / f"{kind}.answer").read_bytes())
         if kind == "moments":
             rows = read_moments(answer, answer.tensors["rows"].shape[1])
-            again["rows"] = _lost(answer, moments_parcel(rows))
+            again["rows"] = _lost(answer, moments_message(rows))
             continue
         update = read_update(answer, task, setup.travel)
         cost = read_as(TrainingCost, answer.head)
-        parcel = update_parcel(update, task, transport)
-        head = {**parcel.head, **asdict(cost)}
-        again["update"] = _lost(answer, replace(parcel, head=head))
+        message = update_message(update, task, transport)
+        head = {**message.head, **asdict(cost)}
+        again["update"] = _lost(answer, replace(message, head=head))
         found["update"] = {
             "assignment": asdict(update.assignment),
             "numbers": [update.examples, update.examples_used, update.loss, update.passes,
@@ -198,21 +198,21 @@ def _read_form(form: Path) -> Observation:
 
 
 def _content(file: Path) -> Observation:
-    """What `Parcel` alone reads; every head has the briefing, which is told once."""
-    parcel = Parcel.from_bytes(file.read_bytes())
-    again = Parcel(_said(parcel), parcel.tensors).to_bytes()
-    head = {k: v for k, v in parcel.head.items() if k not in _BRIEFING}
-    return {"head": head, "tensors": _plain(parcel.tensors), "bytes": sha256(again)}
+    """What `Message` alone reads; every head has the run_head, which is told once."""
+    message = Message.from_bytes(file.read_bytes())
+    again = Message(_said(message), message.tensors).to_bytes()
+    head = {k: v for k, v in message.head.items() if k not in _BRIEFING}
+    return {"head": head, "tensors": _plain(message.tensors), "bytes": sha256(again)}
 
 
 _BRIEFING = ("config", "facts")
 
 
-def _said(parcel: Parcel) -> dict[str, Any]:
-    return {key: value for key, value in parcel.head.items() if key != "version"}
+def _said(message: Message) -> dict[str, Any]:
+    return {key: value for key, value in message.head.items() if key != "version"}
 
 
-def _lost(then: Parcel, now: Parcel) -> list[str]:
+def _lost(then: Message, now: Message) -> list[str]:
     """What of a message is gone or changed where its content is sent by today's code."""
     head = {k: v for k, v in _said(then).items() if k not in _BRIEFING}
     today = json.loads(json.dumps(now.head))
@@ -245,11 +245,11 @@ def compute_messages(folder: Path) -> Observation:
     found: Observation = {}
     with _at(folder):
         for form in FORMS:
-            head = Parcel.from_bytes((folder / form / "report.question").read_bytes()).head
-            device = Device(head, Means(OwnData(part=0), name="device 0"))
+            head = Message.from_bytes((folder / form / "report.question").read_bytes()).head
+            device = Device(head, DeviceOptions(OwnData(part=0), name="device 0"))
             for file in sorted((folder / form).glob("*.question")):
                 kind = file.stem
-                answer = device.answer(kind, Parcel.from_bytes(file.read_bytes()))
+                answer = device.answer(kind, Message.from_bytes(file.read_bytes()))
                 costs = dict.fromkeys(("training", "peak_memory"))
                 head = {k: v for k, v in answer.head.items() if k not in costs}
                 found[f"{form}, {kind}"] = {"head": head, "tensors": model_sha256(answer.tensors)}
@@ -258,19 +258,19 @@ def compute_messages(folder: Path) -> Observation:
 
 def _serve(folder: Path, silent_after: int | None = None) -> None:
     """The server's app, with devices that are in this process; from some round on, they hang."""
-    post = Neighbours({node: Means(OwnData(part=part), name=f"device {part}")
+    channel = Neighbours({node: DeviceOptions(OwnData(part=part), name=f"device {part}")
                        for part, node in enumerate(NODES)})  # fmt: skip
-    honest = post.honest
+    honest = channel.honest
 
     def answer(node: int, kind: Any, payload: bytes) -> bytes | None:
-        round_ = Parcel.from_bytes(payload).head["assignment"]["round"]
+        round_ = Message.from_bytes(payload).head["assignment"]["round"]
         return None if round_ == silent_after else honest(node, kind, payload)
 
     if silent_after is not None:
-        post.spoil = {node: partial(answer, node) for node in NODES}
+        channel.spoil = {node: partial(answer, node) for node in NODES}
     context: Any = SimpleNamespace(run_config={"folder": str(folder / "run")})
     grid: Any = None
-    with _at(folder), mock.patch.object(server_app, "GridPost", return_value=post):
+    with _at(folder), mock.patch.object(server_app, "GridChannel", return_value=channel):
         server_app.train_over_grid(grid, context)
 
 

@@ -35,26 +35,26 @@ from submodel.data.sources.folder import read_folder
 from submodel.federation.device import Report
 from submodel.federation.facts import (
     Facts,
-    briefing,
     keep_encoding,
-    read_briefing,
+    read_run_head,
     receive_encoding,
+    run_head,
 )
 from submodel.federation.own_data import OwnData
 from submodel.federation.roster import read_roster
 from submodel.federation.wire import (
-    Parcel,
+    Message,
     TrainingCost,
     WireError,
     moments_limits,
-    moments_parcel,
+    moments_message,
     read_as,
     read_moments,
     read_task,
     read_update,
-    task_parcel,
+    task_message,
     update_limits,
-    update_parcel,
+    update_message,
 )
 from submodel.model.axes import trace
 from submodel.model.axes.declare import from_json, to_json
@@ -224,16 +224,16 @@ def _tasks() -> tuple[bytes, ...]:
     made = []
     for transport, granularity in WAYS:
         setup = _setup() if granularity == "unit" else _masked()
-        parcel = task_parcel(_task(transport, granularity), setup.module, True, transport)  # type: ignore[arg-type]
-        told = briefing(CONFIG, Facts.of(setup.clients.dataset))
-        made.append(replace(parcel, head={**told, **parcel.head}).to_bytes())
+        message = task_message(_task(transport, granularity), setup.module, True, transport)  # type: ignore[arg-type]
+        told = run_head(CONFIG, Facts.of(setup.clients.dataset))
+        made.append(replace(message, head={**told, **message.head}).to_bytes())
     return tuple(made)
 
 
 def _read_task(path: Path) -> None:
-    parcel = Parcel.from_bytes(path.read_bytes())
-    read_briefing(parcel.head)
-    read_task(parcel, _setup())
+    message = Message.from_bytes(path.read_bytes())
+    read_run_head(message.head)
+    read_task(message, _setup())
 
 
 TEXT_FACTS = Facts((4,), "int64", None, (), (), (), 300, "language", (4,), "int64", True)
@@ -246,13 +246,13 @@ TABLE = TableFacts((ColumnCode("a", 1.5, 0.5), ColumnCode("c", words=("x", "y"))
 def _questions() -> tuple[bytes, ...]:
     """Who are you, and here is how text or a table becomes numbers."""
     heads = [
-        {**briefing(TEXTS, TEXT_FACTS), "encoding": {"tokens": tokens.decode(), "table": None}}
+        {**run_head(TEXTS, TEXT_FACTS), "encoding": {"tokens": tokens.decode(), "table": None}}
         for tokens in text.tokenisers()
     ]
     heads.append(
-        {**briefing(TABLES, TABLE_FACTS), "encoding": {"tokens": None, "table": asdict(TABLE)}}
+        {**run_head(TABLES, TABLE_FACTS), "encoding": {"tokens": None, "table": asdict(TABLE)}}
     )
-    return tuple(Parcel(head, {}).to_bytes() for head in heads)
+    return tuple(Message(head, {}).to_bytes() for head in heads)
 
 
 def _own_text_and_table(folder: Path) -> None:
@@ -261,8 +261,8 @@ def _own_text_and_table(folder: Path) -> None:
 
 
 def _read_question(path: Path) -> None:
-    head = Parcel.from_bytes(path.read_bytes()).head
-    _read_own(path.parent, *read_briefing(head), head)
+    head = Message.from_bytes(path.read_bytes()).head
+    _read_own(path.parent, *read_run_head(head), head)
 
 
 def _read_own(folder: Path, config: Config, facts: Facts, head: Mapping[str, Any]) -> None:
@@ -277,7 +277,7 @@ def _read_own(folder: Path, config: Config, facts: Facts, head: Mapping[str, Any
 
 
 def _encodings() -> tuple[bytes, ...]:
-    heads = [Parcel.from_bytes(question).head["encoding"] for question in _questions()]
+    heads = [Message.from_bytes(question).head["encoding"] for question in _questions()]
     return tuple(json.dumps(head).encode() for head in heads)
 
 
@@ -297,9 +297,9 @@ def _updates() -> tuple[bytes, ...]:
     for transport, granularity in WAYS:
         task = _task(transport, granularity)
         update = Update(task.assignment, task.cut, task.tensors, 5, 10, 0.25, ((0.5, 10),))
-        parcel = update_parcel(update, task, transport)  # type: ignore[arg-type]
-        head = {**parcel.head, "training": 1.5, "peak_memory": 10**9}
-        made.append(replace(parcel, head=head).to_bytes())
+        message = update_message(update, task, transport)  # type: ignore[arg-type]
+        head = {**message.head, "training": 1.5, "peak_memory": 10**9}
+        made.append(replace(message, head=head).to_bytes())
     return tuple(made)
 
 
@@ -308,9 +308,9 @@ def _read_update(path: Path) -> None:
     for transport, granularity in WAYS:
         task = _task(transport, granularity)
         try:
-            parcel = Parcel.from_bytes(data, update_limits(task, transport))  # type: ignore[arg-type]
-            read_as(TrainingCost, parcel.head)
-            tensors = read_update(parcel, task).tensors
+            message = Message.from_bytes(data, update_limits(task, transport))  # type: ignore[arg-type]
+            read_as(TrainingCost, message.head)
+            tensors = read_update(message, task).tensors
             assert {n: t.shape for n, t in tensors.items()} == {
                 n: t.shape for n, t in task.tensors.items()
             }
@@ -322,20 +322,20 @@ def _read_update(path: Path) -> None:
 
 def _reports() -> tuple[bytes, ...]:
     report = Report("mine", 5, (0, 2), 0.5, None, "abc")
-    return tuple(Parcel(replace(report, part=part).head(), {}).to_bytes() for part in (None, 1))
+    return tuple(Message(replace(report, part=part).head(), {}).to_bytes() for part in (None, 1))
 
 
 def _read_report(path: Path) -> None:
-    Report.read(Parcel.from_bytes(path.read_bytes()).head)
+    Report.read(Message.from_bytes(path.read_bytes()).head)
 
 
 def _moments() -> tuple[bytes, ...]:
-    return (moments_parcel(torch.ones(1, 7, dtype=torch.float64)).to_bytes(),)
+    return (moments_message(torch.ones(1, 7, dtype=torch.float64)).to_bytes(),)
 
 
 def _read_moments(path: Path) -> None:
     limits = moments_limits(_task("exact", "unit"))
-    read_moments(Parcel.from_bytes(path.read_bytes(), limits), 7)
+    read_moments(Message.from_bytes(path.read_bytes(), limits), 7)
 
 
 # Data

@@ -25,7 +25,7 @@ from submodel.engines.batched import engine as batched
 from submodel.engines.batched.engine import BatchedEngine
 from submodel.engines.batched.forward import UnstackableError, WideForward
 from submodel.engines.serial import SerialEngine
-from submodel.federation.device import Means
+from submodel.federation.device import DeviceOptions
 from submodel.federation.own_data import OwnData
 from submodel.federation.server import over_devices
 from submodel.model.cost import CostModel
@@ -461,7 +461,7 @@ def test_devices_give_the_bytes_of_this_process_for_every_scheme(name: str) -> N
         VARIANTS[name],
     )
     config = parse(values)
-    nodes = {17 * part + 5: Means(OwnData(part=part)) for part in range(4)}
+    nodes = {17 * part + 5: DeviceOptions(OwnData(part=part)) for part in range(4)}
     if "masked-sgd" in name:
         with pytest.raises(ConfigError, match="single machine"):
             over_devices(Training(config, prepare(config)), Neighbours(nodes))

@@ -29,7 +29,7 @@ from submodel.core.errors import SubmodelError
 from submodel.engines.processes import group as group_module
 from submodel.engines.processes.group import ProcessGroup, deal
 from submodel.engines.processes.launch import Follower, Followers, free_port, launch
-from submodel.federation.flower.process import is_running, relatives
+from submodel.federation.flower.process import descendants, is_running
 from submodel.runs import loop
 from submodel.runs.checkpoint import model_sha256, saved_round
 from submodel.runs.folder import RunFolder
@@ -163,7 +163,7 @@ def send(process: ForkServerProcess, number: signal.Signals) -> None:
 def workers_of(launcher: ForkServerProcess) -> list[psutil.Process]:
     """By their rank: those who have no children, in the order of their birth."""
     assert launcher.pid is not None
-    leaves = [one for one in relatives(launcher.pid) if not one.children()]
+    leaves = [one for one in descendants(launcher.pid) if not one.children()]
     return sorted(leaves, key=lambda one: one.pid)
 
 

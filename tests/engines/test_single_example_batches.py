@@ -26,11 +26,11 @@ from submodel.engines import lone
 from submodel.engines.batched.engine import BatchedEngine
 from submodel.engines.estimate import Estimate
 from submodel.engines.serial import SerialEngine
-from submodel.federation.device import Device, Means
-from submodel.federation.facts import Facts, briefing
+from submodel.federation.device import Device, DeviceOptions
+from submodel.federation.facts import Facts, run_head
 from submodel.federation.own_data import OwnData
 from submodel.federation.server import over_devices
-from submodel.federation.wire import task_parcel
+from submodel.federation.wire import task_message
 from submodel.model.axes import Dimension
 from submodel.model.build import build_module
 from submodel.model.cost import BACKWARD, CostModel
@@ -342,7 +342,7 @@ def test_a_device_with_a_batch_of_one_takes_no_part_and_is_told_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("SUBMODEL_DATA", str(tmp_path / "cache"))
-    means = {100 + part: Means(OwnData(part=part)) for part in range(3)}
+    means = {100 + part: DeviceOptions(OwnData(part=part)) for part in range(3)}
     for drop_last, clients in ((False, 1), (True, 3)):
         config = parse(device_config(drop_last))
         training = over_devices(Training(config, prepare(config)), Neighbours(means))
@@ -366,9 +366,9 @@ def test_a_device_that_is_asked_all_the_same_answers_in_words(
     config = parse(device_config(False))
     setup = prepare(config)
     task = Dispatcher(setup, initial_state(setup), setup.work).task(Assignment(0, 0, 0.5))
-    parcel = task_parcel(task, setup.module, False, "exact")
-    head = {**briefing(config, Facts.of(setup.clients.dataset)), **parcel.head}
-    device = Device(head, Means(OwnData(part=0)))
-    answer = device.answer("train", replace(parcel, head=head))
+    message = task_message(task, setup.module, False, "exact")
+    head = {**run_head(config, Facts.of(setup.clients.dataset)), **message.head}
+    device = Device(head, DeviceOptions(OwnData(part=0)))
+    answer = device.answer("train", replace(message, head=head))
     assert "client 0: a batch of one example came up" in answer.head["problem"]
     assert "2 (BatchNorm1d)" in answer.head["problem"]

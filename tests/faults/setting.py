@@ -22,7 +22,7 @@ from submodel.config import read
 from submodel.config.setup import prepare
 from submodel.data import Population
 from submodel.engines.serial import SerialEngine
-from submodel.federation.flower.process import relatives
+from submodel.federation.flower.process import descendants
 from submodel.model.cost import CostModel
 from tests.support.devices import alone
 from tests.support.processes import PATIENCE, House
@@ -101,7 +101,7 @@ class Saboteur:
         """The process in which its app is held."""
         pid = int(self._last()[1])
         (found,) = [one for one in self._house.below(self.name) if one.pid == pid]
-        assert not relatives(pid)
+        assert not descendants(pid)
         return found
 
     def release(self) -> None:

@@ -49,7 +49,7 @@ def test_kill_9_of_the_servers_app(house: House) -> None:
     app.kill()
     held.release()
     assert house.finish("serve") == 0, house.everything()
-    assert house.said("serve").count("the server's app died after round 1: starting it again") == 1
+    assert house.said("serve").count("the server's app died after round 1: restarting it") == 1
     assert "the SuperLink died" not in house.said("serve")
     assert_as_if_undisturbed(house, held)
 
@@ -61,7 +61,7 @@ def test_kill_9_of_the_superlink(house: House) -> None:
     link.kill()
     held.release()
     assert house.finish("serve") == 0, house.everything()
-    assert house.said("serve").count("the SuperLink died after round 1: starting it again") == 1
+    assert house.said("serve").count("the SuperLink died after round 1: restarting it") == 1
     assert not is_running(app)
     assert_as_if_undisturbed(house, held)
 

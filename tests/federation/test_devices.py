@@ -28,14 +28,14 @@ from submodel.config.setup import prepare
 from submodel.core.errors import CheckpointError, ConfigError, DataError, SilentRoundError
 from submodel.data import Examples
 from submodel.engines.serial import SerialEngine
-from submodel.federation.device import Device, Means, Report, empty_module
-from submodel.federation.facts import Facts, briefing
+from submodel.federation.channel import MessageKind, Reply
+from submodel.federation.device import Device, DeviceOptions, Report, empty_module
+from submodel.federation.facts import Facts, run_head
 from submodel.federation.memory import fitting_capacity, offered_capacity
 from submodel.federation.own_data import OwnData
-from submodel.federation.post import MessageKind, Reply
 from submodel.federation.roster import Roster, read_roster
 from submodel.federation.server import DeviceClients, over_devices
-from submodel.federation.wire import Parcel, WireError, read_update, task_parcel, update_limits
+from submodel.federation.wire import Message, WireError, read_update, task_message, update_limits
 from submodel.model.budget import Budget
 from submodel.model.cost import CostModel
 from submodel.model.cut import count_values
@@ -73,19 +73,19 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SUBMODEL_DATA", str(tmp_path / "cache"))
 
 
-def parts(count: int = 4) -> dict[int, Means]:
+def parts(count: int = 4) -> dict[int, DeviceOptions]:
     """Nodes whose numbers, like Flower's, say nothing, each with a part of the run's data."""
-    return {2**63 + 17 * part: Means(OwnData(part=part)) for part in range(count)}
+    return {2**63 + 17 * part: DeviceOptions(OwnData(part=part)) for part in range(count)}
 
 
 def over(
     config: Config,
-    post: Neighbours,
+    channel: Neighbours,
     file: Path | None = None,
     setup: Setup | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> tuple[Setup, Engine]:
-    training = over_devices(Training(config, setup or prepare(config)), post, file, clock)
+    training = over_devices(Training(config, setup or prepare(config)), channel, file, clock)
     assert training.engine is not None
     assert training.checkpoint_every == 1
     return training.setup, training.engine
@@ -96,8 +96,8 @@ def chosen(setup: Setup, round_: int = 0) -> list[int]:
     return [a.client for a in plan(setup, round_, setup.clients.present(round_))]
 
 
-def rounds_over(config: Config, post: Neighbours, rounds: int = 2) -> tuple[State, list[Any]]:
-    setup, engine = over(config, post)
+def rounds_over(config: Config, channel: Neighbours, rounds: int = 2) -> tuple[State, list[Any]]:
+    setup, engine = over(config, channel)
     state, reports = initial_state(setup), []
     for _ in range(rounds):
         state, report = step_of(setup, state, engine)
@@ -174,19 +174,19 @@ def test_the_output_step_is_taken_without_those_who_fail(
     """A device that sends no number, and one that sends nothing: once, not for every window."""
     config = config_of(clients={"per_round": 4}, devices={"least": 2, "deadline": 0.3})
     bad, silent = sorted(parts())[1:3]
-    post = Neighbours(parts())
-    there, engine = over(config, post)
+    channel = Neighbours(parts())
+    there, engine = over(config, channel)
     costs = CostModel(there.module, there.clients.dataset.example)
     assert chosen(there) == [0, 1, 2, 3]
-    post.spoil |= {bad: NAN(post, bad), silent: silence}
+    channel.spoil |= {bad: NAN(channel, bad), silent: silence}
     windows = len(output_passes(there.scheme))
     assert windows > 2
     found = output_step(there, initial_state(there), engine, costs, 10.0)
-    sent = [node for node, kind, _ in post.sent if kind == "train"]
+    sent = [node for node, kind, _ in channel.sent if kind == "train"]
     assert (sent.count(bad), sent.count(silent)) == (windows, 1)
     assert "client 1: " in caplog.text
     assert "client 2: no answer" in caplog.text
-    others = Neighbours({n: means for n, means in parts().items() if n not in (bad, silent)})
+    others = Neighbours({n: options for n, options in parts().items() if n not in (bad, silent)})
     here, other = over(config, others)
     expected = output_step(here, initial_state(here), other, costs, 10.0)
     torch.testing.assert_close(expected.tensors, found.tensors, rtol=0, atol=0)
@@ -195,9 +195,9 @@ def test_the_output_step_is_taken_without_those_who_fail(
 @pytest.mark.slow
 def test_half_precision_costs_half_and_leaves_what_nobody_moved() -> None:
     exact, half = config_of(), config_of(devices={"transport": "half"})
-    post = Neighbours(parts())
+    channel = Neighbours(parts())
     here, full = rounds_here(exact)
-    there, found = rounds_over(half, post)
+    there, found = rounds_over(half, channel)
     assert [2 * r.bytes_down for r in found] == [r.bytes_down for r in full]
     assert [2 * r.bytes_up for r in found] == [r.bytes_up for r in full]
     for name, tensor in here.tensors.items():
@@ -211,17 +211,17 @@ def test_half_precision_costs_half_and_leaves_what_nobody_moved() -> None:
 
 def test_a_device_gets_the_bytes_of_its_cut_and_little_else() -> None:
     config = config_of(model={"width": 32}, local={"absent_labels": "keep"})
-    post = Neighbours(parts())
-    setup, engine = over(config, post)
+    channel = Neighbours(parts())
+    setup, engine = over(config, channel)
     state = initial_state(setup)
     _, report = step_of(setup, state, engine)
     promised = {row["capacity"]: row["bytes"] / 2 for row in cost_rows(setup)}  # submodel cost
     total = 0
-    for _, kind, payload in post.sent:
+    for _, kind, payload in channel.sent:
         if kind == "train":
-            parcel = Parcel.from_bytes(payload)
-            values = sum(t.nbytes for t in parcel.tensors.values())
-            assert values == promised[parcel.head["assignment"]["capacity"]]
+            message = Message.from_bytes(payload)
+            values = sum(t.nbytes for t in message.tensors.values())
+            assert values == promised[message.head["assignment"]["capacity"]]
             assert len(payload) - values < 6000  # the configuration and the tensors' names
             total += values
     assert total == report.bytes_down
@@ -230,24 +230,24 @@ def test_a_device_gets_the_bytes_of_its_cut_and_little_else() -> None:
 @pytest.mark.slow
 def test_who_is_silent_is_named_and_gets_no_work_until_it_answers() -> None:
     config = config_of(clients={"per_round": 4}, devices={"least": 3})
-    post = Neighbours(parts())
+    channel = Neighbours(parts())
     asleep = 2**63 + 17
-    post.spoil[asleep] = silence
-    setup, engine = over(config, post)
+    channel.spoil[asleep] = silence
+    setup, engine = over(config, channel)
     state, report = step_of(setup, engine=engine)
     assert report.clients == 3
     assert list(report.missing) == ["1"]
     assert report.missing["1"].startswith("no answer in")
-    trained = [node for node, kind, _ in post.sent if kind == "train"]
+    trained = [node for node, kind, _ in channel.sent if kind == "train"]
     # its answer to the old task never came, so it is not asked to train again: a hanging device
     # answers nothing at all, not even who it is
-    silent = post.means.pop(asleep)
+    silent = channel.options.pop(asleep)
     _, report = step_of(setup, state, engine)
     assert report.clients == 3
     assert not report.missing
-    assert [n for n, kind, _ in post.sent if kind == "train"][len(trained) :].count(asleep) == 0
-    post.means[asleep] = silent
-    del post.spoil[asleep]
+    assert [n for n, kind, _ in channel.sent if kind == "train"][len(trained) :].count(asleep) == 0
+    channel.options[asleep] = silent
+    del channel.spoil[asleep]
     state, report = step_of(setup, state, engine)
     assert report.clients == 4
     without, _ = rounds_here(config, 1)
@@ -264,49 +264,51 @@ class Clock:
         return self.now
 
 
-def roster_over(post: Neighbours, clock: Clock) -> Roster:
+def roster_over(channel: Neighbours, clock: Clock) -> Roster:
     config = config_of()
-    told = briefing(config, Facts.of(prepare(config).clients.dataset))
-    return Roster(post, told, lambda _: "", config.clients.client_count, clock=clock)
+    told = run_head(config, Facts.of(prepare(config).clients.dataset))
+    return Roster(channel, told, lambda _: "", config.clients.client_count, clock=clock)
 
 
-def asked(post: Neighbours, node: int) -> int:
-    return sum(1 for to, kind, _ in post.sent if to == node and kind == "report")
+def asked(channel: Neighbours, node: int) -> int:
+    return sum(1 for to, kind, _ in channel.sent if to == node and kind == "report")
 
 
 @pytest.mark.slow
 def test_a_device_gets_no_work_however_long_it_hangs() -> None:
-    post, clock = Neighbours(parts(2)), Clock()
+    channel, clock = Neighbours(parts(2)), Clock()
     node = 2**63 + 17
-    roster = roster_over(post, clock)
+    roster = roster_over(channel, clock)
     assert roster.wait(2) == [0, 1]
-    post.mute.add(node)
+    channel.mute.add(node)
     roster.note_failure(1, "no answer in 40 s", silent=True)
     for clock.now in (1.0, 119.0, 121.0, 170.0, 190.0, 1000.0):
         assert roster.wait(1) == [0], clock.now  # nor does anybody wait for it
-    assert roster.entry(1).last_problem == "it did not say in 120 s who it is"
-    assert asked(post, node) == 3  # at the beginning, when it missed, a minute after that was over
-    post.mute.clear()
+    assert roster.entry(1).last_problem == "no report in 120 s"
+    assert (
+        asked(channel, node) == 3
+    )  # at the beginning, when it missed, a minute after that was over
+    channel.mute.clear()
     clock.now = 1060.0
     assert roster.wait(2) == [0, 1]
 
 
 @pytest.mark.slow
 def test_a_newcomer_that_does_not_answer_is_waited_for_once() -> None:
-    post, clock = Neighbours(parts(2)), Clock()
-    post.mute.add(2**63 + 17)
-    roster = roster_over(post, clock)
+    channel, clock = Neighbours(parts(2)), Clock()
+    channel.mute.add(2**63 + 17)
+    roster = roster_over(channel, clock)
 
     def pass_on(tickets: Collection[str]) -> list[Reply]:
         clock.now += 25.0
-        return Neighbours.replies(post, tickets)
+        return Neighbours.replies(channel, tickets)
 
-    post.replies = pass_on  # type: ignore[method-assign]
+    channel.replies = pass_on  # type: ignore[method-assign]
     assert roster.wait(1) == [0]
     assert clock.now == 150.0
     clock.now = 300.0  # it is asked once more, and the round begins without it
     assert roster.wait(1) == [0]
-    assert (clock.now, asked(post, 2**63 + 17)) == (300.0, 2)
+    assert (clock.now, asked(channel, 2**63 + 17)) == (300.0, 2)
 
 
 class Forgetful(Neighbours):
@@ -315,8 +317,8 @@ class Forgetful(Neighbours):
     As Flower has it where a device answers in the middle of a round that outlasts the question.
     """
 
-    def __init__(self, means: dict[int, Means], clock: Clock) -> None:
-        super().__init__(means)
+    def __init__(self, options: dict[int, DeviceOptions], clock: Clock) -> None:
+        super().__init__(options)
         self.forgets, self._polls, self._clock = False, 0, clock
 
     def replies(self, tickets: Collection[str]) -> list[Reply]:
@@ -334,17 +336,17 @@ class Forgetful(Neighbours):
 def test_who_says_during_a_round_who_it_is_is_heard_before_that_is_over() -> None:
     config = config_of(clients={"count": 2, "per_round": 2}, devices={"least": 1, "deadline": 5})
     clock, (_, second) = Clock(), sorted(parts(2))
-    post = Forgetful(parts(2), clock)
-    setup, engine = over(config, post, clock=clock)
+    channel = Forgetful(parts(2), clock)
+    setup, engine = over(config, channel, clock=clock)
     assert chosen(setup) == [0, 1]
     clients = setup.clients
     assert isinstance(clients, DeviceClients)
-    post.mute.add(second)
+    channel.mute.add(second)
     clients.roster.note_failure(1, "no answer in 40 s", silent=True)
     assert chosen(setup) == [0]
     task = Dispatcher(setup, initial_state(setup), setup.work).task(plan(setup, 0, {0: None})[0])
-    post.mute.clear()
-    post.forgets = True
+    channel.mute.clear()
+    channel.forgets = True
     assert len(list(engine.run([task]))) == 1  # meanwhile, the second says who it is
     assert chosen(setup) == [0, 1]
 
@@ -362,70 +364,70 @@ class Leaving(Neighbours):
 
 def test_a_device_that_was_away_for_less_than_a_round_is_asked_at_once() -> None:
     """It crashed, and was started again before anybody looked who is there."""
-    post, clock = Leaving(parts(2)), Clock()
+    channel, clock = Leaving(parts(2)), Clock()
     node = 2**63 + 17
-    roster = roster_over(post, clock)
+    roster = roster_over(channel, clock)
     assert roster.wait(2) == [0, 1]
-    post.away = node
+    channel.away = node
     roster.note_failure(1, "no answer in 4 s", silent=True)
     clock.now = 2.0
-    roster.listen()
+    roster.read_reports()
     assert not roster.entry(1).present
-    post.away = None
+    channel.away = None
     assert roster.wait(1) == [0, 1]
     assert clock.now == 2.0
 
 
 def test_a_device_that_takes_another_part_is_not_asked_twice() -> None:
-    post, clock = Neighbours(parts(1)), Clock()
-    roster = roster_over(post, clock)
+    channel, clock = Neighbours(parts(1)), Clock()
+    roster = roster_over(channel, clock)
     assert roster.wait(1) == [0]
-    post.means[2**63] = Means(OwnData(part=1))  # started again, before anybody looked
+    channel.options[2**63] = DeviceOptions(OwnData(part=1))  # started again, before anybody looked
     roster.note_failure(0, "no answer in 4 s", silent=True)
     assert roster.wait(1) == [1]
     assert not roster.entry(0).present
 
 
 def test_a_device_that_comes_and_goes_without_a_word_holds_up_one_round() -> None:
-    post, clock = Neighbours(parts(2)), Clock()
+    channel, clock = Neighbours(parts(2)), Clock()
     node = 2**63 + 17
-    roster = roster_over(post, clock)
-    silent = post.means.pop(node)
+    roster = roster_over(channel, clock)
+    silent = channel.options.pop(node)
     assert roster.wait(1) == [0]
-    post.mute.add(node)
+    channel.mute.add(node)
 
     def leave_soon(tickets: Collection[str]) -> list[Reply]:
         clock.now += 25.0
         if clock.now == 50.0:
-            post.means.pop(node)
-        return Neighbours.replies(post, tickets)
+            channel.options.pop(node)
+        return Neighbours.replies(channel, tickets)
 
-    post.replies = leave_soon  # type: ignore[method-assign]
-    post.means[node] = silent
+    channel.replies = leave_soon  # type: ignore[method-assign]
+    channel.options[node] = silent
     assert roster.wait(1) == [0]
     assert (waited := clock.now) >= 50.0
-    post.means[node] = silent
+    channel.options[node] = silent
     assert roster.wait(1) == [0]
     assert clock.now == waited
-    post.mute.clear()
+    channel.mute.clear()
     assert roster.wait(2) == [0, 1]
 
 
 def test_a_silent_device_is_asked_once_who_it_is_however_much_it_owed() -> None:
-    post = Neighbours(parts(2))
-    roster, node = roster_over(post, Clock()), 2**63 + 17
+    channel = Neighbours(parts(2))
+    roster, node = roster_over(channel, Clock()), 2**63 + 17
     assert roster.wait(2) == [0, 1]
-    post.mute.add(node)
+    channel.mute.add(node)
     for _ in range(3):  # statistics of three models
         roster.note_failure(1, "no answer in 40 s", silent=True)
-    assert asked(post, node) == 2  # at the beginning, and now
+    assert asked(channel, node) == 2  # at the beginning, and now
 
 
 class Slow(Neighbours):
     """One node trains for so many looks; who it is, it says at once."""
 
-    def __init__(self, means: dict[int, Means], node: int, looks: float) -> None:
-        super().__init__(means)
+    def __init__(self, options: dict[int, DeviceOptions], node: int, looks: float) -> None:
+        super().__init__(options)
         self.node, self.looks, self._looks = node, looks, dict[str, int]()
 
     def replies(self, tickets: Collection[str]) -> list[Reply]:
@@ -462,8 +464,8 @@ def test_who_was_passed_over_is_known_to_a_resumed_run(tmp_path: Path) -> None:
     config, file = config_of(**QUORUM), tmp_path / "devices.json"
     missing = []
     for _ in range(3):
-        post = Slow(parts(3), max(parts(3)), looks=3)
-        setup, engine = over(config, post, file)
+        channel = Slow(parts(3), max(parts(3)), looks=3)
+        setup, engine = over(config, channel, file)
         missing.append(list(step_of(setup, engine=engine)[1].missing))
     assert missing == [["2"], ["2"], []]
 
@@ -482,11 +484,11 @@ def test_answers_that_are_there_at_the_deadline_count_however_long_another_took(
             clock.now += 10.0
             return [Reply(nodes[liar], b"", "its answer was lost")]
 
-    post = Held(parts(2))
-    setup, engine = over(config, post, clock=clock)
+    channel = Held(parts(2))
+    setup, engine = over(config, channel, clock=clock)
     _, report = step_of(setup, engine=engine)
     assert (report.clients, report.missing) == (1, {"0": "its answer was lost"})
-    assert [node for node, kind, _ in post.sent if kind == "train"].count(honest) == 1
+    assert [node for node, kind, _ in channel.sent if kind == "train"].count(honest) == 1
 
 
 @pytest.mark.slow
@@ -498,32 +500,34 @@ def test_a_round_names_the_devices_that_it_asked_and_no_others() -> None:
         train={"rounds": 3, "evaluate_every": 1, "evaluate_capacities": False},
         devices={"least": 1, "tries": 2},
     )
-    post, clients = Neighbours(parts()), {node: c for c, node in enumerate(sorted(parts()))}
-    setup, engine = over(config, post)
+    channel, clients = Neighbours(parts()), {node: c for c, node in enumerate(sorted(parts()))}
+    setup, engine = over(config, channel)
     assert chosen(setup, 1) == [1, 3]
 
     def lie_once(node: int) -> Callable[[MessageKind, bytes], bytes]:
         def answer(kind: MessageKind, payload: bytes) -> bytes:
-            spoiled = SHAPE(post, node)(kind, payload)
+            spoiled = SHAPE(channel, node)(kind, payload)
             if kind == "train":
-                del post.spoil[node]
+                del channel.spoil[node]
             if clients[node] == 3:
-                del post.means[node]  # it leaves, and is not asked when the round is tried again
-            return spoiled if kind == "train" else post.honest(node, kind, payload)
+                del channel.options[
+                    node
+                ]  # it leaves, and is not asked when the round is tried again
+            return spoiled if kind == "train" else channel.honest(node, kind, payload)
 
         return answer
 
     def spoil_the_second(line: dict[str, Any]) -> None:
         if line["round"] == 1:
-            post.spoil = {node: lie_once(node) for node in clients if clients[node] in (1, 3)}
+            channel.spoil = {node: lie_once(node) for node in clients if clients[node] in (1, 3)}
 
     training = Training(config, setup, engine, checkpoint_every=1)
     _, history = run_rounds(training, callbacks=[Tell(spoil_the_second)])
     asked: list[tuple[int, set[str]]] = []
-    for node, kind, payload in post.sent:
+    for node, kind, payload in channel.sent:
         if kind != "train":
             continue
-        round_ = Parcel.from_bytes(payload).head["assignment"]["round"] + 1
+        round_ = Message.from_bytes(payload).head["assignment"]["round"] + 1
         if not asked or asked[-1][0] != round_ or len(asked[-1][1]) == 2:
             asked.append((round_, set()))
         asked[-1][1].add(str(clients[node]))
@@ -536,23 +540,23 @@ def test_a_round_names_the_devices_that_it_asked_and_no_others() -> None:
 
 
 def test_who_comes_back_is_asked_again_what_it_has_and_holds() -> None:
-    post, clock = Neighbours(parts(2)), Clock()
+    channel, clock = Neighbours(parts(2)), Clock()
     node = 2**63 + 17
-    roster = roster_over(post, clock)
+    roster = roster_over(channel, clock)
     assert roster.wait(2) == [0, 1]
-    del post.means[node]
+    del channel.options[node]
     assert roster.wait(1) == [0]
-    post.means[node] = Means(OwnData(part=1), capacity=0.25)
+    channel.options[node] = DeviceOptions(OwnData(part=1), capacity=0.25)
     assert roster.wait(2) == [0, 1]
     assert roster.entry(1).report.capacity == 0.25
 
 
 def test_a_device_that_says_it_cannot_gets_no_work() -> None:
-    post, clock = Neighbours(parts(2)), Clock()
+    channel, clock = Neighbours(parts(2)), Clock()
     node = 2**63 + 17
-    roster = roster_over(post, clock)
+    roster = roster_over(channel, clock)
     assert roster.wait(2) == [0, 1]
-    post.means[node] = Means(OwnData(Path("/nowhere/x.npz")), capacity=1.0)
+    channel.options[node] = DeviceOptions(OwnData(Path("/nowhere/x.npz")), capacity=1.0)
     roster.note_failure(1, "its app failed", silent=True)
     assert roster.wait(1) == [0]
     assert roster.wait(1) == [0]  # also when it has been turned away
@@ -562,24 +566,24 @@ def test_a_device_that_says_it_cannot_gets_no_work() -> None:
 @pytest.mark.slow
 def test_a_server_that_starts_again_waits_for_the_devices_that_it_knew(tmp_path: Path) -> None:
     config, file = config_of(devices={"least": 3}), tmp_path / "devices.json"
-    post = Neighbours(parts(3))
-    chosen(over(config, post, file)[0])
-    post = Neighbours(parts(3))
+    channel = Neighbours(parts(3))
+    chosen(over(config, channel, file)[0])
+    channel = Neighbours(parts(3))
     config = config_of(devices={"least": 1}, clients={"per_round": 4})
-    setup, _ = over(config, post, file)
+    setup, _ = over(config, channel, file)
     assert chosen(setup) == [0, 1, 2]
-    assert [kind for _, kind, _ in post.sent] == ["report"] * 3
+    assert [kind for _, kind, _ in channel.sent] == ["report"] * 3
 
 
 def spoiled_by(edit: Callable[[dict[str, Any], dict[str, torch.Tensor]], object]) -> Any:
     """A node that changes its honest answer before it is sent."""
 
-    def make(post: Neighbours, node: int) -> Callable[[MessageKind, bytes], bytes]:
+    def make(channel: Neighbours, node: int) -> Callable[[MessageKind, bytes], bytes]:
         def answer(kind: MessageKind, payload: bytes) -> bytes:
-            parcel = Parcel.from_bytes(post.honest(node, kind, payload))
-            head, tensors = dict(parcel.head), dict(parcel.tensors)
+            message = Message.from_bytes(channel.honest(node, kind, payload))
+            head, tensors = dict(message.head), dict(message.tensors)
             edit(head, tensors)
-            return Parcel(head, tensors).to_bytes()
+            return Message(head, tensors).to_bytes()
 
         return answer
 
@@ -616,7 +620,7 @@ WITHOUT_END = {
     "a long text": (says_of(problem="no " * 500_000), "at most"),
     "a long name": (says_of(halved={"x" * 10_000: "y"}), "halved.xxx"),
     "a long shape": (weighs(lambda _: torch.zeros((1,) * 2_000)), "does not fit the cut"),
-    "many widths": (says_of(passes=[[0.5, 1]] * 1000), "it tells of 1,000 widths"),
+    "many widths": (says_of(passes=[[0.5, 1]] * 1000), "it has 1,000 widths"),
     "a large head": (says_of(beside=[[]] * 1_000_000), "bytes; at most"),
     "a large body": (LARGE_BODY, "bytes; at most"),
 }
@@ -649,15 +653,15 @@ def test_bad_answers_are_refused_by_name_and_the_rest_is_merged(fault: str) -> N
     """The model is that of a round without the device that answered badly."""
     config = config_of(clients={"per_round": 4}, devices={"least": 3})
     make, reason = BAD[fault]
-    post, bad = Neighbours(parts()), 2**63 + 17
-    post.spoil[bad] = make(post, bad)
-    found, reports = rounds_over(config, post, rounds=1)
+    channel, bad = Neighbours(parts()), 2**63 + 17
+    channel.spoil[bad] = make(channel, bad)
+    found, reports = rounds_over(config, channel, rounds=1)
     why = {**reports[0].missing, **reports[0].refusals}
     assert list(why) == ["1"]
     assert reason in why["1"]
     assert len(why["1"]) < 600
     assert reports[0].clients == 3
-    others = Neighbours({node: means for node, means in parts().items() if node != bad})
+    others = Neighbours({node: options for node, options in parts().items() if node != bad})
     expected, _ = rounds_over(config, others, rounds=1)
     torch.testing.assert_close(expected.tensors, found.tensors, rtol=0, atol=0)
 
@@ -668,21 +672,21 @@ def test_an_answer_is_bounded_by_the_cut_that_it_is_for(fault: str) -> None:
     """Whatever a device sends, reading it takes no more memory than an honest answer."""
     config = config_of()
     setup = prepare(config)
-    post, node = Neighbours(parts()), 2**63
+    channel, node = Neighbours(parts()), 2**63
     task = Dispatcher(setup, initial_state(setup), setup.work).task(Assignment(0, 0, 0.5))
-    told = briefing(config, Facts.of(setup.clients.dataset))
-    parcel = task_parcel(task, setup.module, False, "exact")
-    payload = replace(parcel, head={**told, **parcel.head}).to_bytes()
+    told = run_head(config, Facts.of(setup.clients.dataset))
+    message = task_message(task, setup.module, False, "exact")
+    payload = replace(message, head={**told, **message.head}).to_bytes()
     limits = update_limits(task, "exact")
-    right = post.honest(node, "train", payload)
+    right = channel.honest(node, "train", payload)
     assert len(right) < limits.whole
     assert int.from_bytes(right[:8], "little") < limits.head
-    wrong = WITHOUT_END[fault][0](post, node)("train", payload)
+    wrong = WITHOUT_END[fault][0](channel, node)("train", payload)
     started = time.process_time()
     tracemalloc.start()
     try:
         with pytest.raises(WireError) as caught:
-            read_update(Parcel.from_bytes(wrong, limits), task)
+            read_update(Message.from_bytes(wrong, limits), task)
         assert tracemalloc.get_traced_memory()[1] < 3_000_000
     finally:
         tracemalloc.stop()
@@ -702,11 +706,13 @@ def test_what_a_device_says_of_itself_is_bounded(caplog: pytest.LogCaptureFixtur
 
     class Boasting(Neighbours):
         def honest(self, node: int, kind: MessageKind, payload: bytes) -> bytes:
-            head = Parcel.from_bytes(super().honest(1, kind, payload)).head
-            return Parcel({**head, **list(said.values())[node - 1]}, {}).to_bytes()
+            head = Message.from_bytes(super().honest(1, kind, payload)).head
+            return Message({**head, **list(said.values())[node - 1]}, {}).to_bytes()
 
-    post = Boasting({number: Means(OwnData(part=0)) for number in range(1, 1 + len(said))})
-    setup, _ = over(config, post)
+    channel = Boasting(
+        {number: DeviceOptions(OwnData(part=0)) for number in range(1, 1 + len(said))}
+    )
+    setup, _ = over(config, channel)
     assert isinstance(setup.clients, DeviceClients)
     assert setup.clients.roster.wait(0) == []
     lines = [record.getMessage() for record in caplog.records]
@@ -719,11 +725,11 @@ def test_labels_that_nobody_asked_for_are_not_kept(caplog: pytest.LogCaptureFixt
 
     class Telling(Neighbours):
         def honest(self, node: int, kind: MessageKind, payload: bytes) -> bytes:
-            head = Parcel.from_bytes(super().honest(node, kind, payload)).head
+            head = Message.from_bytes(super().honest(node, kind, payload)).head
             assert head["labels"] == []
-            return Parcel({**head, "labels": [7]}, {}).to_bytes()
+            return Message({**head, "labels": [7]}, {}).to_bytes()
 
-    setup, _ = over(config, Telling({1: Means(OwnData(part=0))}))
+    setup, _ = over(config, Telling({1: DeviceOptions(OwnData(part=0))}))
     assert isinstance(setup.clients, DeviceClients)
     assert setup.clients.roster.wait(0) == []
     assert "labels" in caplog.text
@@ -742,9 +748,9 @@ def test_a_quorum_closes_a_round_early() -> None:
     config = config_of(
         clients={"per_round": 4}, devices={"least": 4, "deadline": 1000, "quorum": 0.75}
     )
-    post = Neighbours(parts())
-    post.spoil[2**63] = silence
-    _, reports = rounds_over(config, post, rounds=1)
+    channel = Neighbours(parts())
+    channel.spoil[2**63] = silence
+    _, reports = rounds_over(config, channel, rounds=1)
     assert reports[0].clients == 3
     assert "when enough had answered" in reports[0].missing["0"]
 
@@ -754,9 +760,9 @@ def test_a_round_that_nobody_answers_is_tried_again_and_then_stops_resumably(
     tmp_path: Path,
 ) -> None:
     config = config_of(devices={"least": 1, "deadline": 0.1, "tries": 2})
-    post = Neighbours(parts(1))
-    post.spoil[2**63] = silence
-    setup, engine = over(config, post)
+    channel = Neighbours(parts(1))
+    channel.spoil[2**63] = silence
+    setup, engine = over(config, channel)
     with pytest.raises(SilentRoundError, match="round 1: "):
         step(setup, initial_state(setup), engine, CostModel(setup.module, Facts.of(
             setup.clients.dataset).example))  # fmt: skip
@@ -764,8 +770,8 @@ def test_a_round_that_nobody_answers_is_tried_again_and_then_stops_resumably(
     folder.create(config)
     with pytest.raises(Interruption, match=r"round 0 .*: round 1: "):
         run_rounds(Training(config, setup, engine, checkpoint_every=1), folder)
-    assert len([1 for _, kind, _ in post.sent if kind == "train"]) == 3
-    post.spoil.clear()
+    assert len([1 for _, kind, _ in channel.sent if kind == "train"]) == 3
+    channel.spoil.clear()
     state, history = run_rounds(
         Training(config, setup, engine, checkpoint_every=1), folder, resume=True
     )
@@ -779,8 +785,8 @@ def test_a_run_over_devices_keeps_every_round_and_numbers_devices_as_before(tmp_
     folder = RunFolder(tmp_path / "run")
     folder.create(config)
     file = folder.path / "devices.json"
-    post = Neighbours(parts())
-    setup, engine = over(config, post, file)
+    channel = Neighbours(parts())
+    setup, engine = over(config, channel, file)
 
     class Killed(BaseException):
         pass
@@ -807,28 +813,28 @@ def test_a_run_over_devices_keeps_every_round_and_numbers_devices_as_before(tmp_
 @pytest.mark.slow
 def test_late_devices_join_and_those_who_leave_are_not_asked() -> None:
     config = config_of(clients={"per_round": 4}, devices={"least": 2})
-    post = Neighbours({node: m for node, m in parts().items() if m.data.part in (0, 2)})
-    setup, engine = over(config, post)
+    channel = Neighbours({node: m for node, m in parts().items() if m.data.part in (0, 2)})
+    setup, engine = over(config, channel)
     state, first = step_of(setup, engine=engine)
-    post.means = parts()
+    channel.options = parts()
     state, second = step_of(setup, state, engine)
-    del post.means[2**63]
+    del channel.options[2**63]
     _, third = step_of(setup, state, engine)
     assert [first.clients, second.clients, third.clients] == [2, 4, 3]
 
 
 def test_a_round_is_planned_from_who_is_there_and_nothing_else() -> None:
     config = config_of(clients={"count": 4, "per_round": 2, "capacities": [1, 0.5]})
-    means = parts(3) | {5: Means(OwnData(part=3), capacity=0.5)}
-    post = Neighbours(means)
-    setup, _ = over(config, post)
+    options = parts(3) | {5: DeviceOptions(OwnData(part=3), capacity=0.5)}
+    channel = Neighbours(options)
+    setup, _ = over(config, channel)
     present = setup.clients.present(0)
     assert present == {0: None, 1: None, 2: None, 3: 0.5}
-    asked_so_far = len(post.sent)
-    post.means.clear()  # everybody leaves, which a plan neither notices nor waits for
+    asked_so_far = len(channel.sent)
+    channel.options.clear()  # everybody leaves, which a plan neither notices nor waits for
     plans = [plan(setup, round_, present) for round_ in range(8)]
     assert plans == [plan(setup, round_, present) for round_ in range(8)]
-    assert len(post.sent) == asked_so_far
+    assert len(channel.sent) == asked_so_far
     assert {a.client for assignments in plans for a in assignments} == {0, 1, 2, 3}
     here = prepare(config).population
     for assignment in (a for assignments in plans for a in assignments):
@@ -839,29 +845,29 @@ def test_a_round_is_planned_from_who_is_there_and_nothing_else() -> None:
 
 def test_devices_that_do_not_fit_the_run_are_turned_away(caplog: pytest.LogCaptureFixture) -> None:
     config = config_of(devices={"least": 1})
-    means = parts(1) | {
-        1: Means(OwnData(part=9)),
-        2: Means(OwnData(Path("/nowhere/x.npz")), capacity=1.0),
-        3: Means(OwnData()),
-        4: Means(OwnData(part=1), capacity=0.01),
-        5: Means(OwnData(part=2), memory=1000),
+    options = parts(1) | {
+        1: DeviceOptions(OwnData(part=9)),
+        2: DeviceOptions(OwnData(Path("/nowhere/x.npz")), capacity=1.0),
+        3: DeviceOptions(OwnData()),
+        4: DeviceOptions(OwnData(part=1), capacity=0.01),
+        5: DeviceOptions(OwnData(part=2), memory=1000),
     }
-    setup, _ = over(config, Neighbours(means))
+    setup, _ = over(config, Neighbours(options))
     assert chosen(setup) == [0]
     for reason in (
-        "node 1 takes no part: part 9: the run has clients 0 to 3",
-        "node 2 takes no part: /nowhere/x.npz: want a folder",
-        "node 3 takes no part: this device has no data",
-        "node 4 takes no part: --capacity: 0.01 is less than the run's smallest, 0.25",
-        "node 5 takes no part: --memory: 1 kB hold none of the run's sub-models",
+        "node 1 is rejected: part 9: the run has clients 0 to 3",
+        "node 2 is rejected: /nowhere/x.npz: expected a folder",
+        "node 3 is rejected: this device has no data",
+        "node 4 is rejected: --capacity: 0.01 is less than the run's smallest, 0.25",
+        "node 5 is rejected: --memory: 1 kB are too few for the run's sub-models",
     ):
         assert reason in caplog.text
 
 
 def test_two_devices_cannot_play_one_part(caplog: pytest.LogCaptureFixture) -> None:
     config = config_of(devices={"least": 1})
-    post = Neighbours({1: Means(OwnData(part=0)), 2: Means(OwnData(part=0))})
-    setup, _ = over(config, post)
+    channel = Neighbours({1: DeviceOptions(OwnData(part=0)), 2: DeviceOptions(OwnData(part=0))})
+    setup, _ = over(config, channel)
     assert chosen(setup) == [0]
     assert "part 0 is" in caplog.text
 
@@ -877,16 +883,16 @@ def test_static_norms_are_measured_where_the_data_is() -> None:
         devices={"least": 1},
     )
     here = prepare(config)
-    post = Neighbours({7: Means(OwnData(part=0), capacity=1.0)})
-    there, _ = over(config, post, setup=here)
+    channel = Neighbours({7: DeviceOptions(OwnData(part=0), capacity=1.0)})
+    there, _ = over(config, channel, setup=here)
     assert chosen(there) == [0]
     state = initial_state(here)
     expected, found = evaluate_model(here, state), evaluate_model(there, state)
-    assert [kind for _, kind, _ in post.sent] == ["report", "moments"]
+    assert [kind for _, kind, _ in channel.sent] == ["report", "moments"]
     assert found.loss == pytest.approx(expected.loss, rel=1e-4)  # other batches, the same examples
     small = cut_of(here, Assignment(0, 0, 0.5))
     evaluate_model(there, state, small)
-    sent = Parcel.from_bytes(post.sent[-1][2])
+    sent = Message.from_bytes(channel.sent[-1][2])
     values = sum(t.numel() for n, t in sent.tensors.items() if n.startswith("values/"))
     assert values == count_values(small, state.tensors)
 
@@ -896,11 +902,11 @@ def test_nobody_is_sent_more_than_it_can_hold_not_even_for_statistics(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     config = config_of(model={"name": "preresnet18", "width": 4}, devices={"least": 1})
-    post = Neighbours({7: Means(OwnData(part=0), capacity=0.25)})
-    setup, _ = over(config, post)
+    channel = Neighbours({7: DeviceOptions(OwnData(part=0), capacity=0.25)})
+    setup, _ = over(config, channel)
     chosen(setup)
     evaluate_model(setup, initial_state(setup))
-    assert [kind for _, kind, _ in post.sent] == ["report"]
+    assert [kind for _, kind, _ in channel.sent] == ["report"]
     assert "measured" in caplog.text
 
 
@@ -953,14 +959,14 @@ def test_memory_becomes_the_largest_capacity_that_fits() -> None:
 
 def test_a_device_holds_no_more_than_its_cut() -> None:
     config = config_of(model={"width": 64}, clients={"capacities": [0.25]})
-    post = Neighbours(parts())
-    rounds_over(config, post, rounds=1)
-    node, _, payload = next(sent for sent in post.sent if sent[1] == "train")
-    parcel = Parcel.from_bytes(payload)
-    device = Device(parcel.head, post.means[node])
+    channel = Neighbours(parts())
+    rounds_over(config, channel, rounds=1)
+    node, _, payload = next(sent for sent in channel.sent if sent[1] == "train")
+    message = Message.from_bytes(payload)
+    device = Device(message.head, channel.options[node])
     assert all(p.is_meta for p in device.setup.module.parameters())
     whole = sum(p.numel() for p in device.setup.module.parameters())
-    update = device.train(parcel)
+    update = device.train(message)
     assert sum(t.numel() for t in update.tensors.values()) < 0.1 * whole
 
 
@@ -969,8 +975,8 @@ def test_axes_that_were_kept_are_taken_if_they_are_of_the_model(
 ) -> None:
     def device(width: int, known: str | None = None) -> Device:
         config = config_of(model={"width": width})
-        told = briefing(config, Facts.of(prepare(config).clients.dataset))
-        return Device(told, Means(OwnData(part=0)), known)
+        told = run_head(config, Facts.of(prepare(config).clients.dataset))
+        return Device(told, DeviceOptions(OwnData(part=0)), known)
 
     own, other = device(4).axes_json, device(8).axes_json
     marked = own.replace('"unused": []', '"unused": ["a mark"]')
@@ -1006,11 +1012,11 @@ def test_a_model_that_cannot_be_made_without_values_is_emptied(
 def test_reports_and_briefings_survive_the_journey() -> None:
     config = config_of()
     facts = Facts.of(prepare(config).clients.dataset)
-    head = Parcel.from_bytes(Parcel(briefing(config, facts), {}).to_bytes()).head
-    device = Device(head, Means(OwnData(part=3), name="shed"))
+    head = Message.from_bytes(Message(run_head(config, facts), {}).to_bytes()).head
+    device = Device(head, DeviceOptions(OwnData(part=3), name="shed"))
     assert device.config == config
     assert device.facts == facts
-    report = Report.read(Parcel.from_bytes(device.report().to_bytes()).head)
+    report = Report.read(Message.from_bytes(device.report().to_bytes()).head)
     assert (report.name, report.part, report.capacity) == ("shed", 3, None)
     assert report.examples == len(device.examples)
     assert isinstance(device.examples, Examples)

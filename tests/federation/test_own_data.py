@@ -162,7 +162,7 @@ def test_what_the_device_has_no_room_for_is_not_read(
     monkeypatch.setattr(own_data, "free_memory", lambda _: needed)
     assert len(read(path)) == 4
     monkeypatch.setattr(own_data, "free_memory", lambda _: needed - 1)
-    with pytest.raises(DataError, match=r"160 B .*159 B"):
+    with pytest.raises(DataError, match=r"160 B.*159 B"):
         read(path)
     monkeypatch.setattr(own_data, "free_memory", lambda _: 19)  # 4 pixels, 5 bytes each
     with pytest.raises(DataError, match=r"20 B .*19 B"):

@@ -21,8 +21,8 @@ from submodel.config.parts import load_data
 from submodel.config.setup import prepare
 from submodel.core.errors import ConfigError, DataError, SubmodelError
 from submodel.data import Examples, load_dataset
-from submodel.federation.device import Device, Means
-from submodel.federation.facts import Facts, briefing, encoding_fingerprint, encoding_head
+from submodel.federation.device import Device, DeviceOptions
+from submodel.federation.facts import Facts, encoding_fingerprint, encoding_head, run_head
 from submodel.federation.own_data import OwnData
 from submodel.federation.server import over_devices
 from submodel.federation.wire import WireError
@@ -55,18 +55,18 @@ def config_of(**sections: Any) -> Config:
     return parse(values)
 
 
-def trained(config: Config, means: Sequence[Means]) -> dict[str, Tensor]:
+def trained(config: Config, options: Sequence[DeviceOptions]) -> dict[str, Tensor]:
     """What devices train; they are numbered in the order in which they are given."""
-    post = Neighbours({100 - number: one for number, one in enumerate(means)})
-    training = over_devices(Training(config, prepare(config)), post)
+    channel = Neighbours({100 - number: one for number, one in enumerate(options)})
+    training = over_devices(Training(config, prepare(config)), channel)
     state, _ = run_rounds(training)
     return dict(state.tensors)
 
 
-def assert_same(config: Config, means: Sequence[Means]) -> None:
+def assert_same(config: Config, options: Sequence[DeviceOptions]) -> None:
     """The devices end with the bytes of this process."""
     here, _ = run_rounds(Training(alone(config), prepare(alone(config))))
-    there = trained(config, means)
+    there = trained(config, options)
     torch.testing.assert_close(here.tensors, there, rtol=0, atol=0)
 
 
@@ -141,7 +141,7 @@ def test_every_task_is_trained_on_devices_bit_for_bit(case: str, tmp_path: Path)
     sections["clients"] = {"per_round": 3, "capacities": [1, 0.5]}
     if "name" not in sections["data"] or "own_tasks" in sections["data"]["name"]:
         sections["clients"]["count"] = 3
-    assert_same(config_of(**sections), [Means(OwnData(part=part)) for part in range(3)])
+    assert_same(config_of(**sections), [DeviceOptions(OwnData(part=part)) for part in range(3)])
 
 
 # the devices' own files
@@ -154,11 +154,11 @@ def test_own_text_is_encoded_by_the_servers_tokeniser(tokens: str, tmp_path: Pat
     if tokens == "bpe":
         data["vocabulary"] = 270
     config = config_of(data=data, model=GPT, local={"optimiser": "adam", "lr": 0.01})
-    means = [
-        Means(OwnData.of(f"text:{tmp_path / 'train' / name}.txt"), capacity=capacity)
+    options = [
+        DeviceOptions(OwnData.of(f"text:{tmp_path / 'train' / name}.txt"), capacity=capacity)
         for name, capacity in zip(WHO, capacities(config), strict=True)
     ]
-    assert_same(config, means)
+    assert_same(config, options)
 
 
 @pytest.mark.slow
@@ -166,11 +166,11 @@ def test_own_text_is_encoded_by_the_servers_tokeniser(tokens: str, tmp_path: Pat
 def test_own_tables_are_standardised_as_the_servers(labels: bool, tmp_path: Path) -> None:
     """Its own rows lack some words, and hold codes that look like numbers."""
     config = config_of(data=write_table(tmp_path, labels), model=MLP)
-    means = [
-        Means(OwnData.of(f"csv:{tmp_path / name}.csv"), capacity=capacity)
+    options = [
+        DeviceOptions(OwnData.of(f"csv:{tmp_path / name}.csv"), capacity=capacity)
         for name, capacity in zip(WHO, capacities(config), strict=True)
     ]
-    assert_same(config, means)
+    assert_same(config, options)
 
 
 def test_a_device_has_plain_text_where_the_server_has_a_table_of_everybodys(tmp_path: Path) -> None:
@@ -198,12 +198,12 @@ def told(config: Config) -> tuple[Config, Facts, dict[str, Any]]:
     """What a server says."""
     data = prepare(config).clients.dataset
     facts = Facts.of(data)
-    return config, facts, {**briefing(config, facts), **encoding_head(data)}
+    return config, facts, {**run_head(config, facts), **encoding_head(data)}
 
 
 def examples(config: Config, text: str, *settings: str) -> Examples:
     _, _, head = told(config)
-    return Device(head, Means(OwnData.of(text, settings))).examples
+    return Device(head, DeviceOptions(OwnData.of(text, settings))).examples
 
 
 def test_a_parquet_table_does_as_well(tmp_path: Path) -> None:
@@ -287,22 +287,22 @@ def test_several_inputs_come_from_a_file_or_a_factory(tmp_path: Path) -> None:
 def test_tasks_carry_no_tokeniser_and_a_later_process_finds_it(tmp_path: Path) -> None:
     config = config_of(data={**write_text(tmp_path), "tokens": "characters"}, model=GPT)
     _, facts, question = told(config)
-    task = briefing(config, facts)
+    task = run_head(config, facts)
     assert "alphabet" not in str(task)
-    means = Means(OwnData.of(f"text:{tmp_path / 'train' / 'ann.txt'}"))
+    options = DeviceOptions(OwnData.of(f"text:{tmp_path / 'train' / 'ann.txt'}"))
     with pytest.raises(DataError, match=r"encoding-\w+\.json: .*tokens"):
-        _ = Device(task, means).examples
-    first = Device(question, means).examples
+        _ = Device(task, options).examples
+    first = Device(question, options).examples
     for file in (tmp_path / "cache" / "devices").glob("*.safetensors"):
         file.unlink()  # the examples, not the tokens
-    assert torch.equal(Device(task, means).examples.x, first.x)
+    assert torch.equal(Device(task, options).examples.x, first.x)
     (kept_tokens,) = (tmp_path / "cache" / "devices").glob("encoding-*.json")
     values = json.loads(kept_tokens.read_text())
     kept_tokens.write_text(json.dumps({**values, "tokens": values["tokens"] + " "}))
     for file in (tmp_path / "cache" / "devices").glob("*.safetensors"):
         file.unlink()
     with pytest.raises(DataError, match=r"\(encoding: "):
-        _ = Device(task, means).examples
+        _ = Device(task, options).examples
 
 
 @pytest.mark.parametrize(
@@ -321,7 +321,7 @@ def test_tokens_that_are_not_those_of_the_facts_are_refused(
     _, _, question = told(config)
     head = {**question, **change, "facts": {**question["facts"], **change.get("facts", {})}}
     with pytest.raises(WireError):
-        Device(head, Means(OwnData()))
+        Device(head, DeviceOptions(OwnData()))
     assert not (tmp_path / "cache" / "devices").exists()
 
 
@@ -350,7 +350,7 @@ def test_statistics_that_make_no_sense_are_refused(
     fingerprint = encoding_fingerprint(values)
     head = {**question, "encoding": values, "facts": {**asdict(facts), "encoding": fingerprint}}
     with pytest.raises((WireError, DataError, ConfigError), match=message):
-        _ = Device(head, Means(OwnData.of(f"csv:{tmp_path / 'ann.csv'}"))).examples
+        _ = Device(head, DeviceOptions(OwnData.of(f"csv:{tmp_path / 'ann.csv'}"))).examples
 
 
 def refusals(folder: Path) -> dict[str, tuple[Config, str, tuple[str, ...], str]]:
@@ -418,5 +418,5 @@ def test_classes_are_numbered_by_their_names(tmp_path: Path) -> None:
     with pytest.raises(SubmodelError, match=r"digits: 9 .*0, 1"):
         OwnData.of("digits").read(config, fewer)
     other = replace(facts, mean=(0.5,))
-    with pytest.raises(SubmodelError, match=r"digits: .*normalised"):
+    with pytest.raises(SubmodelError, match=r"digits: .*normalisation"):
         OwnData.of("digits").read(config, other)

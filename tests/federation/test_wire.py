@@ -18,15 +18,15 @@ from submodel.algorithm.types import Assignment, Task, Update
 from submodel.core.errors import plain
 from submodel.federation.device import Report
 from submodel.federation.wire import (
-    Parcel,
+    Message,
     TrainingCost,
     WireError,
     read_as,
     read_moments,
     read_task,
     read_update,
-    task_parcel,
-    update_parcel,
+    task_message,
+    update_message,
 )
 from submodel.model.cut import CoordinateCut
 from submodel.schemes import Static
@@ -39,7 +39,7 @@ HELD = {"w": torch.tensor([1.0, 0.0, 1.0]), "b": torch.ones(2)}
 RULE = NestedSteps((0.25, 0.5))
 TASK = Task(Assignment(3, 1, 0.5), CUT, HELD, LocalWork(lr=0.1), None, step_rule=RULE)
 UPDATE = Update(TASK.assignment, CUT, HELD, 5, 10, 0.25, ((0.5, 10),))
-HONEST = update_parcel(UPDATE, TASK, "exact")
+HONEST = update_message(UPDATE, TASK, "exact")
 REPORT = Report("mine", 5, (0, 2), 0.5, None, "abc").head()
 
 numbers = st.integers() | st.floats() | st.sampled_from([10**400, -(10**400), 1 << 53, 1 << 63])
@@ -72,8 +72,8 @@ def changed(honest: dict[str, Any]) -> st.SearchStrategy[dict[str, Any]]:
     return st.lists(pairs, min_size=1, max_size=2).map(apply)
 
 
-def travelled(head: dict[str, Any], parts: dict[str, torch.Tensor]) -> Parcel:
-    return Parcel.from_bytes(Parcel(head, parts).to_bytes())
+def travelled(head: dict[str, Any], parts: dict[str, torch.Tensor]) -> Message:
+    return Message.from_bytes(Message(head, parts).to_bytes())
 
 
 def test_an_honest_answer_is_read() -> None:
@@ -99,13 +99,13 @@ def test_a_task_travels_with_the_step_rule_of_the_scheme_or_without() -> None:
     setup = tiny_setup("mlp", scheme={"name": "ordered", "distill": 0.5})
     task = Dispatcher(setup, initial_state(setup), setup.work).task(Assignment(0, 1, 0.5))
     for sent in (task, replace(task, step_rule=None)):
-        parcel = task_parcel(sent, setup.module, False, "exact")
-        read = read_task(Parcel.from_bytes(parcel.to_bytes()), setup)
+        message = task_message(sent, setup.module, False, "exact")
+        read = read_task(Message.from_bytes(message.to_bytes()), setup)
         assert (read.step_rule, read.work) == (sent.step_rule, sent.work)
     assert task.step_rule == NestedSteps((0.25, 0.5), 0.5)
-    parcel = task_parcel(task, setup.module, False, "exact")
+    message = task_message(task, setup.module, False, "exact")
     with pytest.raises(WireError, match="rule"):
-        read_task(parcel, replace(setup, scheme=Static()))
+        read_task(message, replace(setup, scheme=Static()))
 
 
 @pytest.mark.slow
@@ -115,9 +115,9 @@ def test_an_update_is_read_or_refused(
     head: dict[str, Any], parts: dict[str, torch.Tensor] | None
 ) -> None:
     with suppress(WireError):
-        parcel = travelled(head, dict(HONEST.tensors) if parts is None else parts)
-        read_as(TrainingCost, parcel.head)
-        read = read_update(parcel, TASK)
+        message = travelled(head, dict(HONEST.tensors) if parts is None else parts)
+        read_as(TrainingCost, message.head)
+        read = read_update(message, TASK)
         assert read.assignment == TASK.assignment
         assert {n: t.shape for n, t in read.tensors.items()} == {"w": (3,), "b": (2,)}
         assert 0 < read.examples < 1 << 53
@@ -141,7 +141,7 @@ def test_statistics_are_read_or_refused(parts: dict[str, torch.Tensor]) -> None:
 @given(st.binary(max_size=200) | st.binary(max_size=60).map(lambda b: b"\x20" + bytes(7) + b))
 def test_bytes_are_read_or_refused(data: bytes) -> None:
     with pytest.raises(WireError):
-        Parcel.from_bytes(data)
+        Message.from_bytes(data)
 
 
 @given(st.text(), st.integers(1, 50))

@@ -19,7 +19,7 @@ from submodel.config.setup import prepare
 from submodel.core.errors import SubmodelError
 from submodel.data import Dataset, digits, limit
 from submodel.engines.processes.group import ProcessGroup
-from submodel.federation.device import Means
+from submodel.federation.device import DeviceOptions
 from submodel.federation.own_data import OwnData
 from submodel.federation.server import over_devices
 from submodel.model.cost import CostModel
@@ -94,7 +94,8 @@ def _setup(config: str) -> Setup:
 
 def _over_devices(config: Config) -> End:
     nodes = {
-        2**63 + 17 * part: Means(OwnData(part=part)) for part in range(config.clients.client_count)
+        2**63 + 17 * part: DeviceOptions(OwnData(part=part))
+        for part in range(config.clients.client_count)
     }
     here = Training(config, prepare(config, data=_data(config)))
     training = over_devices(here, Neighbours(nodes))

@@ -16,7 +16,7 @@ from submodel.config import parse
 from submodel.config.reading import without_unused
 from submodel.config.setup import prepare
 from submodel.core import SubmodelError
-from submodel.federation.flower.process import is_running, relatives
+from submodel.federation.flower.process import descendants, is_running
 from submodel.runs.loop import run_rounds
 from submodel.runs.training import Training
 from submodel_lab.paper.experiments import EXPERIMENTS, HETEROGENEITY, PaperArm, Scale, Split
@@ -212,7 +212,7 @@ def test_the_runs_of_a_killed_reproduction_save_their_last_round_and_end(tmp_pat
     while len(list(out.glob("runs/*/*/metrics.jsonl"))) < 2 and time.monotonic() < deadline:
         time.sleep(0.05)
     assert first.pid is not None
-    training = relatives(first.pid)
+    training = descendants(first.pid)
     first.kill()
     first.join()
     assert len(training) == 3  # two runs, and who started them

@@ -18,10 +18,10 @@ from submodel.config import parse
 from submodel.config.setup import prepare
 from submodel.engines.batched.engine import BatchedEngine
 from submodel.engines.serial import SerialEngine
-from submodel.federation.device import Means
+from submodel.federation.device import DeviceOptions
 from submodel.federation.own_data import OwnData
 from submodel.federation.server import over_devices
-from submodel.federation.wire import Parcel
+from submodel.federation.wire import Message
 from submodel.model.cost import CostModel
 from submodel.report.tables import cost_rows
 from submodel.runs.training import Training
@@ -174,57 +174,59 @@ class TestDevices:
         return Training(config, prepare(config))
 
     @staticmethod
-    def carried(post: Neighbours) -> list[bool]:
+    def carried(channel: Neighbours) -> list[bool]:
         """Of every task that was sent, whether it held the base."""
-        parcels = [Parcel.from_bytes(payload) for _, kind, payload in post.sent if kind == "train"]
-        return [any(name.startswith("base/") for name in p.tensors) for p in parcels]
+        messages = [
+            Message.from_bytes(payload) for _, kind, payload in channel.sent if kind == "train"
+        ]
+        return [any(name.startswith("base/") for name in p.tensors) for p in messages]
 
     def test_a_device_gets_the_base_once_and_the_result_is_that_of_one_process(self) -> None:
         training = self.training()
-        post = Neighbours({node: Means(OwnData(part=node)) for node in range(2)})
-        devices = over_devices(training, post)
+        channel = Neighbours({node: DeviceOptions(OwnData(part=node)) for node in range(2)})
+        devices = over_devices(training, channel)
         assert devices.engine is not None
         state, report = rounds(devices.setup, devices.engine, 3)
         expected, _ = rounds(training.setup, SerialEngine(training.setup), 3)
         assert all(torch.equal(t, state.tensors[n]) for n, t in expected.tensors.items())
-        assert self.carried(post) == [True, True, False, False, False, False]
+        assert self.carried(channel) == [True, True, False, False, False, False]
         assert not report.missing
         # a server that starts again asks who is there, and is told who has the base
-        again = over_devices(training, post)
+        again = over_devices(training, channel)
         assert again.engine is not None
         rounds(again.setup, again.engine, 1)
-        assert self.carried(post)[6:] == [False, False]
+        assert self.carried(channel)[6:] == [False, False]
 
     def test_whoever_lost_the_base_misses_a_round_and_gets_it_again(self) -> None:
-        post = Neighbours({node: Means(OwnData(part=node)) for node in range(2)})
-        devices = over_devices(self.training(), post)
+        channel = Neighbours({node: DeviceOptions(OwnData(part=node)) for node in range(2)})
+        devices = over_devices(self.training(), channel)
         setup, engine = devices.setup, devices.engine
         assert engine is not None
         costs = CostModel(setup.module, setup.clients.dataset.example)
         state, _ = step(setup, initial_state(setup), engine, costs)
-        del post.bases[0]
+        del channel.bases[0]
         state, report = step(setup, state, engine, costs)
         assert "must be sent again" in report.missing["0"]
         state, report = step(setup, state, engine, costs)
         assert not report.missing
-        assert self.carried(post) == [True, True, False, False, True, False]
+        assert self.carried(channel) == [True, True, False, False, True, False]
 
     def test_half_precision_is_for_what_travels_every_round(self) -> None:
         training = self.training(devices={"least": 2, "deadline": 5, "transport": "half"})
-        post = Neighbours({node: Means(OwnData(part=node)) for node in range(2)})
-        devices = over_devices(training, post)
+        channel = Neighbours({node: DeviceOptions(OwnData(part=node)) for node in range(2)})
+        devices = over_devices(training, channel)
         assert devices.engine is not None
         rounds(devices.setup, devices.engine, 1)
         base = training.setup.travel.of_base(initial_state(training.setup).tensors)
-        assert all(torch.equal(base[n], t) for n, t in post.bases[1].tensors.items())
+        assert all(torch.equal(base[n], t) for n, t in channel.bases[1].tensors.items())
 
     def test_another_base_than_the_task_is_for_is_not_trained_on(self) -> None:
-        post = Neighbours({node: Means(OwnData(part=node)) for node in range(2)})
-        devices = over_devices(self.training(), post)
+        channel = Neighbours({node: DeviceOptions(OwnData(part=node)) for node in range(2)})
+        devices = over_devices(self.training(), channel)
         setup, engine = devices.setup, devices.engine
         assert engine is not None
         costs = CostModel(setup.module, setup.clients.dataset.example)
         state, _ = step(setup, initial_state(setup), engine, costs)
-        post.bases[1] = replace(post.bases[1], digest="0" * 64)
+        channel.bases[1] = replace(channel.bases[1], digest="0" * 64)
         _, report = step(setup, state, engine, costs)
-        assert "is another one" in report.missing["1"]
+        assert "differs" in report.missing["1"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 from submodel.config import Config, DevicesSection
-from submodel.federation.device import Device, Means
-from submodel.federation.post import MessageKind, Reply
-from submodel.federation.wire import ModelBase, Parcel
+from submodel.federation.channel import MessageKind, Reply
+from submodel.federation.device import Device, DeviceOptions
+from submodel.federation.wire import Message, ModelBase
 
 
 def alone(config: Config) -> Config:
@@ -17,13 +17,13 @@ def alone(config: Config) -> Config:
 
 
 class Neighbours:
-    """A post whose nodes are in this process; each answers when it is asked for the answer.
+    """A channel whose nodes are in this process; each answers when it is asked for the answer.
 
     ``spoil`` may replace a node's answer: None is silence.
     """
 
-    def __init__(self, means: dict[int, Means]) -> None:
-        self.means = means
+    def __init__(self, options: dict[int, DeviceOptions]) -> None:
+        self.options = options
         self.spoil: dict[int, Callable[[MessageKind, bytes], bytes | None]] = {}
         self.mute: set[int] = set()  # say nothing, not even who they are
         self.bases: dict[int, ModelBase] = {}  # that nodes keep, from message to message
@@ -31,7 +31,7 @@ class Neighbours:
         self._waiting: dict[str, tuple[int, MessageKind, bytes]] = {}
 
     def present(self) -> Collection[int]:
-        return set(self.means)
+        return set(self.options)
 
     def send(
         self,
@@ -41,7 +41,7 @@ class Neighbours:
         seconds: float,  # noqa: ARG002
         topic: str,  # noqa: ARG002
     ) -> str | None:
-        if node not in self.means:
+        if node not in self.options:
             return None
         self.sent.append((node, kind, payload))
         ticket = str(len(self.sent))
@@ -51,7 +51,7 @@ class Neighbours:
     def replies(self, tickets: Collection[str]) -> list[Reply]:
         found = []
         for ticket in reversed(list(tickets)):  # in no particular order
-            if ticket not in self._waiting or self._waiting[ticket][0] not in self.means:
+            if ticket not in self._waiting or self._waiting[ticket][0] not in self.options:
                 continue
             if self._waiting[ticket][0] in self.mute:
                 continue
@@ -70,9 +70,9 @@ class Neighbours:
         """What a node says late is not kept here."""
 
     def honest(self, node: int, kind: MessageKind, payload: bytes) -> bytes:
-        parcel = Parcel.from_bytes(payload)
-        device = Device(parcel.head, self.means[node], base=self.bases.get(node))
-        answer = device.answer(kind, parcel).to_bytes()
+        message = Message.from_bytes(payload)
+        device = Device(message.head, self.options[node], base=self.bases.get(node))
+        answer = device.answer(kind, message).to_bytes()
         if device.base is not None:
             self.bases[node] = device.base
         return answer

@@ -23,7 +23,7 @@ import pytest
 
 from submodel.engines.processes.launch import free_port
 from submodel.federation.flower.credentials import create
-from submodel.federation.flower.process import is_running, kill, relatives
+from submodel.federation.flower.process import descendants, is_running, kill
 
 PATIENCE = 240.0  # seconds, on a machine with other things to do
 _MARK = "SUBMODEL_TEST_HOUSE"
@@ -119,7 +119,7 @@ class House:
 
     def below(self, name: str, program: str = "") -> set[psutil.Process]:
         """What runs below a process; with a program in its command, if one is named."""
-        found = relatives(self.processes[name].pid)
+        found = descendants(self.processes[name].pid)
         return {one for one in found if program in command_line(one)}
 
     def kill(self, name: str) -> set[psutil.Process]:

@@ -30,7 +30,7 @@ from submodel.core.errors import DataError, DivergedError, SubmodelError
 from submodel.data import Dataset, Examples, dataset
 from submodel.engines.batched.engine import BatchedEngine
 from submodel.engines.serial import SerialEngine
-from submodel.federation.wire import Parcel, WireError, read_update, update_parcel
+from submodel.federation.wire import Message, WireError, read_update, update_message
 from submodel.model.cost import CostModel
 from submodel.report.tables import history_table
 from submodel.runs.loop import Metrics
@@ -385,11 +385,11 @@ def test_what_counted_travels_with_an_update() -> None:
     assert isinstance(update, Update)
     own = setup.clients.examples(1)
     assert update.examples_counted == int((own.y != IGNORED).sum()) / LENGTH
-    parcel = Parcel.from_bytes(update_parcel(update, task, "exact").to_bytes())
-    assert read_update(parcel, task).examples_counted == update.examples_counted
+    message = Message.from_bytes(update_message(update, task, "exact").to_bytes())
+    assert read_update(message, task).examples_counted == update.examples_counted
     for given in (-1.0, math.inf, "all"):
         with pytest.raises(WireError, match="counted"):
-            read_update(replace(parcel, head={**parcel.head, "counted": given}), task)
+            read_update(replace(message, head={**message.head, "counted": given}), task)
 
 
 @pytest.mark.slow

@@ -1,5 +1,4 @@
-"""Training on devices: what one does, how a server copes.
+"""Training over real devices: their work, and the server's engine.
 
-Nothing here knows how messages travel: a `Post` carries them. Only `submodel.federation.flower`
-knows of Flower.
+Messages travel over a `Channel`. Only `submodel.federation.flower` depends on Flower.
 """

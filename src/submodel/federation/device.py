@@ -1,7 +1,7 @@
-"""What a device does: it says what it can hold, trains what it is sent, measures for the norms.
+"""Work of a device: report its capacity, train a sub-model, measure statistics of norms.
 
-It never has the whole model: the module is made without values, its axes are found by shapes
-alone, and memory is taken only for the sub-model that arrived.
+The device never holds the whole model: it builds the module without values, finds the axes by
+shapes alone, and allocates memory only for the received sub-model.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from submodel.core.errors import ConfigError, PlanError, SubmodelError, plain
 from submodel.data import Dataset, Examples
 from submodel.engines.device import own_device
 from submodel.engines.serial import SerialEngine
-from submodel.federation.facts import Facts, keep_encoding, read_briefing, receive_encoding
+from submodel.federation.facts import Facts, keep_encoding, read_run_head, receive_encoding
 from submodel.federation.memory import (
     COPIES,
     RUNTIME_BYTES,
@@ -50,14 +50,14 @@ from submodel.federation.memory import (
 )
 from submodel.federation.own_data import OwnData
 from submodel.federation.wire import (
+    Message,
     ModelBase,
-    Parcel,
     PositiveInteger,
-    moments_parcel,
+    moments_message,
     read_as,
     read_base,
     read_task,
-    update_parcel,
+    update_message,
 )
 from submodel.model.axes import Axes
 from submodel.model.axes.declare import axes_fingerprint, from_json, to_json
@@ -72,8 +72,8 @@ Label = Annotated[int, Field(ge=0, lt=1 << 53)]
 
 
 @dataclass(frozen=True)
-class Means:
-    """What its owner gives a device: data, and how much of the machine."""
+class DeviceOptions:
+    """Options of a device, set by its owner: data, and limits of the machine."""
 
     data: OwnData
     capacity: float | None = None
@@ -83,61 +83,61 @@ class Means:
 
 @dataclass(frozen=True)
 class Report:
-    """What a device says of itself."""
+    """Report of a device on itself."""
 
     name: str
     examples: PositiveInteger
-    labels: tuple[Label, ...]  # that it has, if the run cuts the classifier by them
-    capacity: float | None  # None: whatever the run's configuration gives this part
+    labels: tuple[Label, ...]  # present labels, if the run cuts the classifier by them
+    capacity: float | None  # None: as the run's configuration gives this part
     part: int | None
-    axes: str  # the fingerprint of the axes that it found
-    base: str | None = None  # the digest of the base that it has from earlier tasks
+    axes: str  # fingerprint of its axes
+    base: str | None = None  # digest of the base kept from earlier tasks
 
     def head(self) -> dict[str, Any]:
-        """As plain values."""
+        """Return the report as plain values."""
         return asdict(self)
 
     @classmethod
     def read(cls, head: Mapping[str, Any]) -> Report:
-        """What `head` wrote; raises `WireError` for anything else."""
+        """Read the values of `head`; raise `WireError` for anything else."""
         report = read_as(cls, head)
         labels = tuple(sorted(set(report.labels)))
         return replace(report, name=plain(report.name, 100), labels=labels)
 
 
 @dataclass(frozen=True)
-class LoneClient:
-    """The clients as one device sees them: there is nobody but itself."""
+class SingleClient:
+    """Clients as seen from one device: its own data only."""
 
     dataset: Dataset
     device_examples: Examples
 
     def indices(self, client: int) -> NDArray[np.int64]:  # noqa: ARG002
-        """All."""
+        """Return all indices."""
         return np.arange(len(self.device_examples))
 
     def size(self, client: int) -> int:  # noqa: ARG002
-        """How many examples there are here."""
+        """Return the number of examples."""
         return len(self.device_examples)
 
     def examples(self, client: int) -> Examples:  # noqa: ARG002
-        """The device's own."""
+        """Return the device's examples."""
         return self.device_examples
 
     def labels(self, client: int) -> NDArray[np.int64]:  # noqa: ARG002
-        """Those of its examples."""
+        """Return the labels of the device's examples."""
         return np.unique(self.device_examples.y.numpy())
 
     def present(self, round_: int | None) -> None:
-        """A device is not asked who else is there."""
+        """Return None: a device does not know other clients."""
 
     def moments(self, models: Sequence[Model]) -> list[Tensor | None]:
-        """Taken from the own examples."""
+        """Return None for every model: statistics come from the own examples."""
         return [None for _ in models]
 
 
 def whole_module(config: Config, facts: Facts) -> nn.Module:
-    """The configured model, as the server makes it."""
+    """Build the configured model, as the server does."""
     module = make_module(config, facts.model_context)
     if (example := first_column(facts.example)).is_floating_point():
         module = module.to(example.dtype)
@@ -147,57 +147,59 @@ def whole_module(config: Config, facts: Facts) -> nn.Module:
 
 
 def empty_module(config: Config, facts: Facts) -> nn.Module:
-    """The configured model without values; one that cannot be made so is made and emptied."""
+    """Build the configured model without values, if need be by way of one with values."""
     try:
         with torch.device("meta"), Shapes():
             return whole_module(config, facts)
     except (ConfigError, NotImplementedError, RuntimeError) as error:
         if isinstance(error, ConfigError) and error.__cause__ is None:
             raise  # a mistake in the configuration, not code that needs values
-        _log.warning("the model cannot be made without values (%s): made whole for a moment", error)
+        _log.warning(
+            "the model cannot be built without values (%s): built whole for a moment", error
+        )
         return skeleton(whole_module(config, facts))
 
 
 class Device:
-    """Answers the messages of one run."""
+    """Device of one run; answers its messages."""
 
     def __init__(
         self,
         head: Mapping[str, Any],
-        means: Means,
+        options: DeviceOptions,
         earlier_axes: str | None = None,
         base: ModelBase | None = None,
     ) -> None:
-        """``earlier_axes``, ``base``: what `axes_json` and `base` were in an earlier process."""
-        self.config, self.facts = read_briefing(head)
+        """Create a device; ``earlier_axes`` and ``base`` come from the last process."""
+        self.config, self.facts = read_run_head(head)
         self.base = base  # for the next process of the run
         self._head = {key: head[key] for key in ("encoding",) if key in head}
         keep_encoding(self._head, self.facts.encoding)
-        self.means, self._earlier_axes = means, earlier_axes
+        self.options, self._earlier_axes = options, earlier_axes
         torch.set_num_threads(self.config.engine.threads)
 
     @cached_property
     def examples(self) -> Examples:
-        """The device's data."""
+        """Data of the device, read on first use."""
         receive = partial(receive_encoding, self._head, self.facts.encoding)
-        return self.means.data.read(self.config, self.facts, receive)
+        return self.options.data.read(self.config, self.facts, receive)
 
     @cached_property
     def setup(self) -> Setup:
-        """The run as seen from here: a module without values, and only this device's examples."""
+        """Setup of the run with a module without values and only this device's examples."""
         module = empty_module(self.config, self.facts)
         axes = self._read_earlier_axes(module) or self._find_axes(module)
         data = self.facts.dataset
         task = make_task(self.config, data)
         is_plain = data.classes is not None and not cross_entropy_options(task.loss, data)
         scheme = make_scheme(self.config, module, axes, is_plain)
-        clients = LoneClient(data, self.examples)
+        clients = SingleClient(data, self.examples)
         return assemble_setup(self.config, module, axes, scheme, clients, task)
 
     def _find_axes(self, module: nn.Module) -> Axes:
-        """The axes by shapes alone; of a forward that asks for values, by those of a whole model.
+        """Find the axes by shapes alone, or with values if the forward pass needs them.
 
-        Models of Hugging Face look at their masks.
+        Models of Hugging Face read the values of their masks.
         """
         data = self.facts.dataset
         built_in = identify(self.config, module, data, self.facts.model_context)
@@ -205,7 +207,7 @@ class Device:
             axes = find_axes(self.config, module, data, None, built_in)
         except ForwardError as error:
             why = plain(error, 200)
-            _log.warning("the model does not run without values (%s): made whole for a while", why)
+            _log.warning("the model does not run without values (%s): built whole for a while", why)
             data = replace(data, train=self.examples)
             axes = find_axes(self.config, self._module_with_values, data, None, None)
         return only_cut_ranks(self.config, module, axes)
@@ -216,84 +218,86 @@ class Device:
 
     @property
     def axes_json(self) -> str:
-        """The axes, for later processes: tracing a model without values loads torch's compiler."""
+        """Axes for later processes; tracing a model without values loads torch's compiler."""
         return to_json(self.setup.axes)
 
     def _read_earlier_axes(self, module: nn.Module) -> Axes | None:
-        """Those that an earlier process found, if they are of this model."""
+        """Return the axes of an earlier process if they fit this model, else None."""
         if self._earlier_axes is None:
             return None
         try:
             axes = from_json(self._earlier_axes)
         except PlanError as error:
-            _log.warning("%s: looking for them again", error)
+            _log.warning("%s: finding the axes again", error)
             return None
         shapes = {name: tuple(part.size for part in dims) for name, dims in axes.layouts.items()}
         fits = all(shapes.get(name) == tuple(t.shape) for name, t in tensors_of(module).items())
         return axes if fits else None
 
-    def report(self) -> Parcel:
-        """What this device can hold and has."""
-        setup, means = self.setup, self.means
+    def report(self) -> Message:
+        """Return the report on this device's capacity and data."""
+        setup, options = self.setup, self.options
         capacity = None
-        if means.capacity is not None:
-            capacity = offered_capacity(self.config, means.capacity)
-        elif means.memory is not None or means.data.part is None:
+        if options.capacity is not None:
+            capacity = offered_capacity(self.config, options.capacity)
+        elif options.memory is not None or options.data.part is None:
             capacity = self._fitting_capacity(setup)
-        tells_labels = self.config.local.absent_labels != "keep"
-        labels = tuple(setup.clients.labels(0).tolist()) if tells_labels else ()
-        name = means.name or platform.node()
-        part, axes = means.data.part, axes_fingerprint(setup.axes)
+        sends_labels = self.config.local.absent_labels != "keep"
+        labels = tuple(setup.clients.labels(0).tolist()) if sends_labels else ()
+        name = options.name or platform.node()
+        part, axes = options.data.part, axes_fingerprint(setup.axes)
         base = None if self.base is None else self.base.digest
         report = Report(name, len(self.examples), labels, capacity, part, axes, base)
-        return Parcel(report.head(), {})
+        return Message(report.head(), {})
 
     def _fitting_capacity(self, setup: Setup) -> float:
-        """The largest that trains in the memory that the owner gives, or that is free."""
+        """Return the largest capacity that trains in the given memory, or in the free memory."""
         config, device = self.config, own_device(self.config.engine.device)
         process_bytes = running_bytes = copies = 0
-        if device.type == "cpu":  # a GPU has neither torch nor messages in its memory
+        if device.type == "cpu":  # GPU memory holds neither torch nor messages
             process_bytes, running_bytes = own_memory(), RUNTIME_BYTES
             decays = getattr(setup.work.optimiser, "weight_decay", 1.0) > 0
             copies = COPIES + decays  # a gradient with its decay
-            copies += 2 * (config.devices.transport == "half")  # changes, and those made smaller
-        memory = self.means.memory or process_bytes + free_memory(device)
+            copies += 2 * (
+                config.devices.transport == "half"
+            )  # the changes, and their float16 copies
+        memory = self.options.memory or process_bytes + free_memory(device)
         taken_bytes = process_bytes + running_bytes
         example = self.facts.example
-        if "_module_with_values" in vars(self):  # it does not run without them
+        if "_module_with_values" in vars(self):  # the model does not run without values
             setup, example = replace(setup, module=self._module_with_values), self.examples.x
         return fitting_capacity(config, setup, example, memory, taken_bytes, copies)
 
-    def _task(self, parcel: Parcel) -> Task:
-        """The task of a message; a base that it carries stays here."""
-        self.base = read_base(parcel, self.base)
-        return read_task(parcel, self.setup, self.base)
+    def _task(self, message: Message) -> Task:
+        """Read the task of a message; keep a base that it carries."""
+        self.base = read_base(message, self.base)
+        return read_task(message, self.setup, self.base)
 
-    def train(self, parcel: Parcel) -> Parcel:
-        """The update for a task."""
-        task = self._task(parcel)
+    def train(self, message: Message) -> Message:
+        """Train on a task and return the update."""
+        task = self._task(message)
         engine = SerialEngine(self.setup, own_device(self.config.engine.device))
         start = time.monotonic()
         (update,) = engine.run([task])
         cost = {"training": round(time.monotonic() - start, 3), "peak_memory": peak_memory()}
-        reply = update_parcel(update, task, self.config.devices.transport)
+        reply = update_message(update, task, self.config.devices.transport)
         return replace(reply, head={**reply.head, **cost})
 
-    def measure(self, parcel: Parcel) -> Parcel:
-        """What the static norms of a sub-model see of this device's examples."""
-        task = self._task(parcel)
+    def measure(self, message: Message) -> Message:
+        """Return statistics of the static norms of a sub-model on this device's examples."""
+        task = self._task(message)
         device = own_device(self.config.engine.device)
         module = to_device(build_module(self.setup.module, task.cut), device)
         load(module, {n: t.to(device) for n, t in task.tensors.items()})
         fill_local(module, task.local or {})
         rows = moments_of(module, self.examples.x)
-        return moments_parcel(pool_moments(module, rows).cpu())
+        return moments_message(pool_moments(module, rows).cpu())
 
-    def answer(self, kind: str, parcel: Parcel) -> Parcel:
-        """The answer to a message of some kind; a problem is answered as a sentence."""
+    def answer(self, kind: str, message: Message) -> Message:
+        """Return the answer to a message; an error becomes a ``problem`` with its text."""
         try:
             if kind == "report":
                 return self.report()
-            return self.train(parcel) if kind == "train" else self.measure(parcel)
+            return self.train(message) if kind == "train" else self.measure(message)
         except SubmodelError as error:
-            return Parcel({"problem": plain(error)}, {})
+            return Message({"problem": plain(error)}, {})

@@ -1,8 +1,8 @@
-"""What a device must know of a run beside its task: the configuration and facts about the data.
+"""Facts that a device needs of a run beside its task: configuration and properties of the data.
 
-How text or a table became numbers is sent to devices that have others. A tokeniser may have
-megabytes. It goes out with the question who a device is, not with every task; the device keeps it
-on its disk, under a fingerprint that every message has.
+The encoding of text or tables as numbers, such as a tokeniser, may have megabytes. It is sent with
+the request for a report, not with every task; the device keeps it on its disk under a fingerprint
+that every message carries.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from submodel.model.inputs import Inputs, columns, first_column, from_columns
 from submodel.model.zoo import ModelContext
 
 _MOST_BYTES = 1 << 25
-"""Of an encoding, as it travels."""
+"""Size limit of an encoding in a message."""
 _log = logging.getLogger(__name__)
 _KEY = "encoding"
 _NOTHING: dict[str, Any] = {"tokens": None, "table": None}
@@ -43,14 +43,14 @@ _NOTHING: dict[str, Any] = {"tokens": None, "table": None}
 
 @dataclass(frozen=True)
 class _EncodingHead:
-    """What the head of a question says."""
+    """Encoding in the head of a request for a report."""
 
     tokens: str | None
     table: TableFacts | None
 
 
 def encoding_values(data: Dataset) -> dict[str, Any]:
-    """How text or a table became numbers, as plain values.
+    """Return the encoding of text or a table as plain values.
 
     >>> from submodel.data import digits
     >>> encoding_values(digits())
@@ -61,7 +61,7 @@ def encoding_values(data: Dataset) -> dict[str, Any]:
 
 
 def encoding_fingerprint(values: Mapping[str, Any]) -> str:
-    """Equal for equal values; empty where there are none.
+    """Return a fingerprint of an encoding; empty if there is none.
 
     >>> encoding_fingerprint({"tokens": None, "table": None})
     ''
@@ -76,7 +76,7 @@ def _text(values: Mapping[str, Any]) -> str:
 
 
 def encoding_head(data: Dataset) -> dict[str, Any]:
-    """What a question says in addition; raises `ConfigError` where that is too much to send."""
+    """Return the encoding for a head; raise `ConfigError` if it is too large to send."""
     values = encoding_values(data)
     if values == _NOTHING:
         return {}
@@ -88,11 +88,11 @@ def encoding_head(data: Dataset) -> dict[str, Any]:
 
 
 def receive_encoding(head: Mapping[str, Any], fingerprint: str) -> Encoding:
-    """The encoding that a message has, which is kept from then on, or that an earlier one had."""
+    """Return the encoding of a message, or the one kept from an earlier message."""
     if not fingerprint:
         return Encoding()
     if len(fingerprint) != 64 or not fingerprint.isalnum() or not fingerprint.isascii():
-        raise WireError(f"facts.encoding: {plain(fingerprint, 60)!r} is no fingerprint")
+        raise WireError(f"facts.encoding: {plain(fingerprint, 60)!r} is not a fingerprint")
     if _KEY in head:
         return _check_encoding(head[_KEY], fingerprint)
     file = _file_of(fingerprint)
@@ -100,16 +100,16 @@ def receive_encoding(head: Mapping[str, Any], fingerprint: str) -> Encoding:
         return _check_encoding(json.loads(read_text(file, _MOST_BYTES)), fingerprint)
     except (UnreadableError, WireError, ValueError, RecursionError) as error:
         raise DataError(
-            f"{file}: the server's tokens are not there ({plain(error)}); leave and join again, "
-            "with the environment variable SUBMODEL_DATA set to a folder that can be written"
+            f"{file}: the server's tokens are missing ({plain(error)}); leave and join again, "
+            "with the environment variable SUBMODEL_DATA set to a writable folder"
         ) from None
 
 
 def keep_encoding(head: Mapping[str, Any], fingerprint: str) -> None:
-    """Write the encoding of a message, if it has one, where later processes find it."""
+    """Write the encoding of a message, if it has one, for later processes."""
     if not fingerprint or _KEY not in head:
         return
-    receive_encoding(head, fingerprint)  # it is one
+    receive_encoding(head, fingerprint)  # raises unless it is valid
     file = _file_of(fingerprint)
     partial = file.with_name(f".{file.name}.{os.getpid()}.partial")
     try:
@@ -117,7 +117,7 @@ def keep_encoding(head: Mapping[str, Any], fingerprint: str) -> None:
         partial.write_text(_text(head[_KEY]), "utf-8")
         partial.replace(file)
     except OSError as error:
-        _log.warning("%s: cannot keep the server's tokens there (%s)", file, error)
+        _log.warning("%s: cannot write the server's tokens (%s)", file, error)
         partial.unlink(missing_ok=True)
 
 
@@ -138,47 +138,47 @@ def _check_encoding(values: Any, fingerprint: str) -> Encoding:
         ):
             raise WireError(f"encoding: column {plain(code.name, 60)!r} has no shares of its words")
     if encoding_fingerprint(values) != fingerprint:
-        raise WireError("encoding: it is another one than the facts say")
+        raise WireError("encoding: it does not match the fingerprint of the facts")
     return Encoding(tokens=head.tokens, table=head.table)
 
 
 @dataclass(frozen=True)
 class InputColumn:
-    """One of several inputs: its name (or place), and the shape and type of its rows."""
+    """One of several inputs: name or position, shape and type of its rows."""
 
     name: str
     shape: tuple[PositiveInteger, ...]
     dtype: str
 
     def empty(self, rows: int) -> Tensor:
-        """A tensor without values."""
+        """Return a tensor without values."""
         kind = getattr(torch, self.dtype)
         return torch.empty(rows, *self.shape, dtype=kind, device="meta")
 
 
 @dataclass(frozen=True)
 class Facts:
-    """Of the data as the server knows it; devices shape their own alike."""
+    """Properties of the server's data; devices give theirs the same form."""
 
     inputs: tuple[PositiveInteger, ...]
     dtype: str
     classes: PositiveInteger | None
-    names: tuple[str, ...]  # of the classes; empty: they are numbers
-    mean: tuple[float, ...]  # of every channel; empty: inputs come as they are
+    names: tuple[str, ...]  # of the classes; empty: they are numbered
+    mean: tuple[float, ...]  # of every channel; empty: inputs are not normalised
     deviation: tuple[float, ...]
-    vocabulary: PositiveInteger | None = None  # how many tokens, where inputs are tokens
-    task: str | None = None  # as `ModelContext` has it
-    targets: tuple[PositiveInteger, ...] = ()  # the shape of one
+    vocabulary: PositiveInteger | None = None  # number of tokens, if inputs are tokens
+    task: str | None = None  # as in `ModelContext`
+    targets: tuple[PositiveInteger, ...] = ()  # shape of one target
     target_dtype: str = "int64"
     is_text: bool = False
-    columns: tuple[InputColumn, ...] = ()  # of inputs, where there are several; else empty
-    outputs: PositiveInteger | None = None  # of the model, where they are not the classes
-    selects_logits: bool = False  # from the object that the model returns
-    encoding: str = ""  # the fingerprint of how text or tables became numbers
+    columns: tuple[InputColumn, ...] = ()  # of several inputs; empty for one
+    outputs: PositiveInteger | None = None  # of the model, if they are not the classes
+    selects_logits: bool = False  # from the model's output object
+    encoding: str = ""  # fingerprint of the encoding of text or tables
 
     @classmethod
     def of(cls, data: Dataset, module: nn.Module | None = None) -> Facts:
-        """What a server tells.
+        """Return the facts of a dataset and a model.
 
         >>> from submodel.data import digits
         >>> Facts.of(digits()).inputs
@@ -205,23 +205,23 @@ class Facts:
 
     @property
     def model_context(self) -> ModelContext:
-        """What the model is made for."""
+        """Context to build the model in."""
         outputs = self.outputs or self.classes or 1
         return ModelContext(self.inputs, outputs, self.vocabulary, self.task)
 
     @property
     def input_columns(self) -> tuple[InputColumn, ...]:
-        """Every tensor of the inputs."""
+        """Columns of the inputs; a single input is one column without a name."""
         return self.columns or (InputColumn("", self.inputs, self.dtype),)
 
     @property
     def example(self) -> Inputs:
-        """A batch of two inputs without values."""
+        """Batch of two inputs without values."""
         return from_columns({column.name: column.empty(2) for column in self.input_columns})
 
     @property
     def dataset(self) -> Dataset:
-        """A dataset of this kind, with nothing in it."""
+        """Dataset of this kind without values."""
         kind = getattr(torch, self.target_dtype)
         nothing = Examples(self.example, torch.empty(2, *self.targets, dtype=kind, device="meta"))
         text = TextFacts(self.vocabulary or 1, 1.0, "") if self.is_text else None
@@ -229,23 +229,23 @@ class Facts:
         return Dataset(nothing, nothing, self.classes, about, text)
 
 
-def briefing(config: Config, facts: Facts) -> dict[str, Any]:
-    """What the head of every message to a device says of the run."""
+def run_head(config: Config, facts: Facts) -> dict[str, Any]:
+    """Return the part of a message's head that describes the run."""
     return {"config": to_toml(config), "facts": asdict(facts)}
 
 
 def digest(head: Mapping[str, Any]) -> str:
-    """Equal for heads that brief alike.
+    """Return a digest of a head's description of the run.
 
     >>> digest({"config": "", "facts": {}, "units": 1}) == digest({"config": "", "facts": {}})
     True
     """
-    briefing_text = json.dumps([head.get("config"), head.get("facts")], sort_keys=True)
-    return hashlib.sha256(briefing_text.encode()).hexdigest()
+    text = json.dumps([head.get("config"), head.get("facts")], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
-def read_briefing(head: Mapping[str, Any]) -> tuple[Config, Facts]:
-    """What `briefing` said; raises `WireError`, or `ConfigError`, for anything else."""
+def read_run_head(head: Mapping[str, Any]) -> tuple[Config, Facts]:
+    """Read the values of `run_head`; raise `WireError` or `ConfigError` for anything else."""
     facts = read_as(Facts, head.get("facts"))
     _check_kind("dtype", facts.dtype, facts.inputs)
     _check_kind("targets", facts.target_dtype, facts.targets)
@@ -255,7 +255,7 @@ def read_briefing(head: Mapping[str, Any]) -> tuple[Config, Facts]:
     places = [str(place) for place in range(len(names))]
     has_names = all(name and not name.isdigit() for name in names) and len(set(names)) == len(names)
     if len(names) > _MOST_COLUMNS or not (has_names or names == places):
-        raise WireError(f"facts.columns: {plain(names, 60)} are no names of inputs")
+        raise WireError(f"facts.columns: {plain(names, 60)} are not names of inputs")
     try:
         sections = tomllib.loads(read_as(_ConfigHead, head).config)
     except (ValueError, RecursionError) as error:
@@ -265,9 +265,9 @@ def read_briefing(head: Mapping[str, Any]) -> tuple[Config, Facts]:
 
 def _check_kind(key: str, dtype: str, shape: tuple[int, ...]) -> None:
     if not isinstance(getattr(torch, dtype, None), torch.dtype):
-        raise WireError(f"facts.{key}: {plain(dtype, 60)!r} is no type of tensors")
+        raise WireError(f"facts.{key}: {plain(dtype, 60)!r} is not a tensor type")
     if math.prod(shape) > _LARGEST_INPUT or len(shape) > _MOST_DIMENSIONS:
-        raise WireError(f"facts.{key}: {plain(shape, 60)} is no shape of an example")
+        raise WireError(f"facts.{key}: {plain(shape, 60)} is not the shape of an example")
 
 
 def _type_name(tensor: Tensor) -> str:

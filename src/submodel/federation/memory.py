@@ -1,4 +1,4 @@
-"""How much memory a device has for training, and the largest sub-model that fits it."""
+"""Memory of a device for training, and the largest sub-model that fits."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from submodel.model.budget import Budget
 from submodel.model.inputs import Inputs
 
 _SHARE = 0.5
-"""Of what is free now: other programs of the device want memory too."""
+"""Fraction of the free memory to use; the rest is for other programs of the device."""
 COPIES = 3
-"""Of a sub-model's values beside those that are trained: as received, and the answer on its way."""
+"""Copies of a sub-model's values beside the trained ones: as received, and as answered."""
 RUNTIME_BYTES = 50_000_000
-"""Bytes that torch and Flower take on top when they are at work."""
+"""Additional bytes of torch and Flower while they work."""
 
 
 def free_memory(device: torch.device) -> int:
-    """Bytes that a training process may take: half of what the device has free now."""
+    """Return the bytes for a training process: half of the device's free memory."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return int(free * _SHARE)
@@ -37,12 +37,12 @@ def free_memory(device: torch.device) -> int:
 
 
 def own_memory() -> int:
-    """Bytes that this process holds now."""
+    """Return the resident bytes of this process."""
     return int(psutil.Process().memory_info().rss)
 
 
 def peak_memory() -> int:
-    """The most bytes that this process ever held, which psutil does not tell."""
+    """Return the peak resident bytes of this process, which psutil does not report."""
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return most if sys.platform == "darwin" else most * 1024
 
@@ -55,17 +55,23 @@ def fitting_capacity(
     taken_bytes: int = 0,
     copies: int = 0,
 ) -> float:
-    """The largest of the run's capacities that trains in ``memory`` bytes.
+    """Return the largest of the run's capacities that trains in ``memory`` bytes.
 
-    ``taken_bytes`` are those that the process (the interpreter, torch, the data) has already;
-    ``copies`` are of the sub-model's values, beside what training takes. What a device really
-    takes, `benchmarks/devices.py` measures.
+    Args:
+        config: configuration of the run.
+        setup: setup of the run.
+        example: batch of inputs.
+        memory: limit in bytes.
+        taken_bytes: bytes in use by the process (interpreter, torch, data).
+        copies: copies of the sub-model's values, in addition to the needs of training.
+
+    `benchmarks/devices.py` measures the real use of a device.
     """
     capacities = sorted(set(config.clients.capacities), reverse=True)
     if config.scheme.granularity == "coordinate":
         raise ConfigError(
             "--memory: at scheme.granularity = 'coordinate' every device holds whole tensors; "
-            "say --capacity"
+            "give --capacity"
         )
     batch = config.local.batch_size or 1
     budget = Budget(
@@ -82,14 +88,14 @@ def fitting_capacity(
             return capacity
     least = needs[capacities[-1]]
     raise ConfigError(
-        f"--memory: {si(memory, 'B')} hold none of the run's sub-models: the smallest, "
+        f"--memory: {si(memory, 'B')} are too few for the run's sub-models: the smallest, "
         f"{capacities[-1]:g}, needs {least.arithmetic()}, {si(copies * least.parameters, 'B')} "
-        f"to be received and sent, and this process has {si(taken_bytes, 'B')} already"
+        f"to receive and send it, and this process already uses {si(taken_bytes, 'B')}"
     )
 
 
 def offered_capacity(config: Config, capacity: float) -> float:
-    """The largest of the run's capacities that is no larger than ``capacity``.
+    """Return the largest of the run's capacities up to ``capacity``.
 
     >>> offered_capacity(Config(), 0.3)
     0.25

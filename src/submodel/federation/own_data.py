@@ -1,8 +1,7 @@
-"""The data that a device has: read, checked against what the run wants, kept ready on its disk.
+"""Data of a device: read, checked against the run's facts, and cached on its disk.
 
-A fresh process answers every message, so what was read once is kept as one file of tensors, under
-a name that changes when the data does. Examples must be such as the run wants: shapes, types,
-labels, tokens.
+A new process answers every message, so examples are cached as one file of tensors, under a key
+that changes with the data. Shapes, types, labels and tokens must match those of the run.
 """
 
 from __future__ import annotations
@@ -43,11 +42,11 @@ from submodel.federation.memory import free_memory
 from submodel.model.inputs import columns, from_columns
 
 ColumnShapes = Mapping[str, tuple[int, ...]]
-"""Of all rows of every column of the inputs, by name."""
+"""Shapes of all rows of every column of the inputs, by name."""
 
 
 def check_shapes(x: ColumnShapes, y: tuple[int, ...], facts: Facts) -> None:
-    """Raise unless there are as many inputs as targets, each of the shape of the run's.
+    """Raise `DataError` unless inputs and targets are equally many and have the run's shapes.
 
     >>> check_shapes({"": (4, 3)}, (4,), Facts((2,), "float32", 3, (), (), ()))
     Traceback (most recent call last):
@@ -62,7 +61,9 @@ def check_shapes(x: ColumnShapes, y: tuple[int, ...], facts: Facts) -> None:
     for name, shape in x.items():
         if not shape or not y or not shape[0] or shape[0] != y[0]:
             counts = [str(s[0]) if s else "a single number instead of" for s in (shape, y)]
-            raise DataError(f"{counts[0]} inputs and {counts[1]} targets; want as many, not 0")
+            raise DataError(
+                f"{counts[0]} inputs and {counts[1]} targets; their numbers must be equal and not 0"
+            )
         if shape[1:] != expected_columns[name].shape:
             run_shape = expected_columns[name].shape
             which = f"inputs {name!r}" if name else "inputs"
@@ -74,9 +75,12 @@ def check_shapes(x: ColumnShapes, y: tuple[int, ...], facts: Facts) -> None:
 
 
 def conform(examples: Examples, facts: Facts, where: object) -> Examples:
-    """The examples in the types of the run, if their shapes and values are such as it wants.
+    """Convert examples to the types of the run; raise `DataError` if they do not fit.
 
-    ``where`` is what errors call it.
+    Args:
+        examples: examples of the device.
+        facts: facts of the run.
+        where: name of the data in errors.
     """
     tensors, y = columns(examples.x), examples.y
     try:
@@ -104,7 +108,7 @@ def _as_type(tensor: Tensor, name: str, what: str) -> Tensor:
 
 
 def _check_numbers(inputs: Mapping[str, Tensor], y: Tensor, facts: Facts) -> None:
-    """Labels and tokens: those that the run has."""
+    """Raise `DataError` unless labels and tokens are within the run's range."""
     if facts.classes is not None and (int(y.min()) < 0 or int(y.max()) >= facts.classes):
         raise DataError(f"labels must be 0 to {facts.classes - 1}")
     if facts.vocabulary is None:
@@ -118,44 +122,49 @@ def _check_numbers(inputs: Mapping[str, Tensor], y: Tensor, facts: Facts) -> Non
 
 
 def renumber_classes(data: Dataset, facts: Facts, where: object) -> Examples:
-    """The training part of a device's dataset, its classes numbered as the run's, by their names.
+    """Return a device's training part with its classes numbered, by name, as in the run.
 
-    ``where`` is what errors call it.
+    Args:
+        data: dataset of the device.
+        facts: facts of the run.
+        where: name of the data in errors.
     """
     about = data.about
     if about is None or not about.names or not facts.names or about.names == facts.names:
         return data.train
     numbers = {name: number for number, name in enumerate(facts.names)}
     present_classes = sorted(set(data.train.y.tolist()))
-    if strange := [about.names[c] for c in present_classes if about.names[c] not in numbers]:
+    if unknown := [about.names[c] for c in present_classes if about.names[c] not in numbers]:
         names = ", ".join(facts.names)
-        raise DataError(f"{where}: {strange[0]} is no class of the run; those are {names}")
+        raise DataError(f"{where}: {unknown[0]} is not a class of the run; its classes are {names}")
     table = torch.tensor([numbers.get(name, -1) for name in about.names])
     return Examples(data.train.x, table[data.train.y])
 
 
 def picture_files(path: Path) -> list[Path]:
-    """The pictures of a folder with folders of classes, or of its folder ``train``."""
+    """Return the pictures in the class folders of a folder, or of its folder ``train``."""
     top = path / "train" if (path / "train").is_dir() else path
     return [file for name in classes_in(top) for file in images_in(top / name)]
 
 
 def read_pictures(path: Path, size: int | None, facts: Facts) -> Examples:
-    """Images in folders named by their class; the run knows the classes' numbers."""
+    """Read images from folders named by class; the run defines the classes' numbers."""
     names = facts.names or tuple(map(str, range(facts.classes or 0)))
     pictures, labels = [], []
-    size_in_memory, room = 0, free_memory(torch.device("cpu"))
+    size_in_memory, free_bytes = 0, free_memory(torch.device("cpu"))
     for file in picture_files(path):
         name = file.parent.name
         if name not in names:
-            raise DataError(f"{file.parent}: no class of the run; those are {', '.join(names)}")
+            raise DataError(
+                f"{file.parent}: not a class of the run; its classes are {', '.join(names)}"
+            )
         pictures.append(open_image(file, size))
         labels.append(names.index(name))
         # as read, and as they are trained on
         size_in_memory += pictures[-1].size * (1 + _value_bytes(facts.dtype))
-        _check_room(size_in_memory, room, path)
+        _check_memory(size_in_memory, free_bytes, path)
     if not pictures:
-        raise DataError(f"{path}: no pictures in it; want {path}/CLASS/*.png")
+        raise DataError(f"{path}: no pictures; expected {path}/CLASS/*.png")
     (pixels,) = stack_pictures([pictures], str(path))
     if pixels.shape[1] == 1 and facts.inputs[0] == 3:
         pixels = np.repeat(pixels, 3, axis=1)
@@ -166,9 +175,9 @@ def read_pictures(path: Path, size: int | None, facts: Facts) -> Examples:
 
 
 def read_array_file(path: Path, facts: Facts) -> Examples:
-    """Inputs and y of one file, .safetensors or .npz, ready to be trained on.
+    """Read inputs and targets from one .safetensors or .npz file.
 
-    A single input is called x; several are called as the run does, or x0, x1, ... by their place.
+    A single input is named x; several have the run's names, or x0, x1, ... by position.
     """
     names = {column.name: _array_name(column.name) for column in facts.input_columns}
 
@@ -179,20 +188,20 @@ def read_array_file(path: Path, facts: Facts) -> Examples:
             math.prod(shapes[names[column.name]]) * _value_bytes(column.dtype)
             for column in facts.input_columns
         )
-        _check_room(size_in_memory, free_memory(torch.device("cpu")), path)
+        _check_memory(size_in_memory, free_memory(torch.device("cpu")), path)
 
     try:
         *inputs, y = read_arrays(path, (*names.values(), "y"), check)
     except DataError as error:
         raise DataError(
-            f"{path}: want a folder CLASS/*.png, or .npz or .safetensors with arrays "
+            f"{path}: expected a folder CLASS/*.png, or .npz or .safetensors with arrays "
             f"{', '.join(names.values())} and y: {error}"
         ) from None
     return Examples(from_columns(dict(zip(names, inputs, strict=True))), y)
 
 
 def _array_name(column: str) -> str:
-    """What the array of a column is called.
+    """Return the array name of a column.
 
     >>> _array_name(""), _array_name("1"), _array_name("input_ids")
     ('x', 'x1', 'input_ids')
@@ -201,36 +210,36 @@ def _array_name(column: str) -> str:
 
 
 def _value_bytes(dtype: str) -> int:
-    """The bytes of one value of a type."""
+    """Return the bytes of one value of a type."""
     return torch.empty(0, dtype=getattr(torch, dtype)).element_size()
 
 
-def _check_room(size: int, room: int, path: Path) -> None:
-    """Refuse what the device cannot hold, before it is held."""
-    if size > room:
+def _check_memory(size: int, free_bytes: int, path: Path) -> None:
+    """Raise `DataError` if the data exceeds the memory, before it is allocated."""
+    if size > free_bytes:
         raise DataError(
-            f"{path}: {si(size, 'B')} to be held, but half of the free memory is {si(room, 'B')}"
+            f"{path}: needs {si(size, 'B')}, but half of the free memory is {si(free_bytes, 'B')}"
         )
 
 
 _log = logging.getLogger(__name__)
 _NOT_HERE = ("name", "path", "test_path", "source", "examples", "test_examples", "held_out",
              "least", "client", "partition", "augment")  # fmt: skip
-"""Keys of the server's data that say nothing of a device's: where it is, how much of it is used."""
+"""Keys of the server's data that do not apply to a device's: location and selection."""
 
 
 @dataclass(frozen=True)
 class OwnData:
-    """Where a device's examples are: in a folder or file, by name, or a part of the run's data."""
+    """Location of a device's examples: a path, a named source, or a part of the run's data."""
 
-    path: Path | None = None  # a folder with a folder of pictures for every class, or arrays
-    part: int | None = None  # the client whose part of the configured data this device plays
-    name: str | None = None  # of a source, as ``csv:PATH``, read with the run's configuration
-    settings: tuple[str, ...] = ()  # keys that are others here, as ``data.path=PLACE``
+    path: Path | None = None  # folder of class folders with pictures, or file of arrays
+    part: int | None = None  # client whose part of the run's data to use
+    name: str | None = None  # source, such as ``csv:PATH``, read with the run's configuration
+    settings: tuple[str, ...] = ()  # overrides for this device, such as ``data.path=PLACE``
 
     @classmethod
     def of(cls, text: str, settings: tuple[str, ...] = ()) -> OwnData:
-        """A path that is there, or else the name of a source.
+        """Return an existing path, or else the name of a source.
 
         >>> OwnData.of("mnist").name, OwnData.of("folder:/pictures").path
         ('mnist', PosixPath('/pictures'))
@@ -245,9 +254,12 @@ class OwnData:
     def read(
         self, config: Config, facts: Facts, receive: Callable[[], Encoding] = Encoding
     ) -> Examples:
-        """The examples, in the shapes and classes of the run.
+        """Return the examples in the shapes and classes of the run.
 
-        ``receive`` gives how the server's text or table became numbers.
+        Args:
+            config: configuration of the run.
+            facts: facts of the run.
+            receive: returns the server's encoding of text or tables.
         """
         if self.part is not None:
             key = _key("part", self.part, config.data, config.clients.client_count, config.seed,
@@ -263,7 +275,7 @@ class OwnData:
             if not path.is_dir():
                 return conform(read_array_file(path, facts), facts, path)
             files = [_identity(file) for file in picture_files(path)]
-        except (OSError, ValueError) as error:  # not readable, or no name of a file
+        except (OSError, ValueError) as error:  # unreadable, or not a file name
             raise DataError(f"{path}: {error}") from None
         task = make_task(config, facts.dataset)
 
@@ -283,11 +295,11 @@ class OwnData:
             encoding = replace(receive(), mean=facts.mean, deviation=facts.deviation)
             data = source.make(section, SourceContext(source.argument, encoding=encoding))
             if data.about is not None and facts.mean and data.about.mean != facts.mean:
-                raise DataError(f"{name}: it is normalised by other means than the run's data")
+                raise DataError(f"{name}: its normalisation differs from that of the run's data")
             return conform(task.examples(renumber_classes(data, facts, name)), facts, name)
 
         if not SOURCES.is_ours(name):
-            return read()  # nobody knows when somebody's code gives others
+            return read()  # foreign code may return other examples each time
         places = [source.argument, getattr(section, "path", None)]
         files = [
             _identity(file)
@@ -298,13 +310,13 @@ class OwnData:
         return _read_once(_key("named", section, facts, files, config.task), read)
 
     def _section(self, config: Config) -> DataSection:
-        """The section ``data`` with what the run says of such data, and what is different here."""
+        """Return section ``data`` of the run with the device's overrides."""
         own_values = override({}, self.settings)
         own_keys = own_values.get("data", {})
-        strange_keys = sorted(own_values.keys() - {"data"})
-        if strange_keys or not isinstance(own_keys, dict) or "name" in own_keys:
-            wrong = strange_keys[0] if strange_keys else "data.name, which is --data,"
-            raise ConfigError(f"--set {wrong}: want data.KEY=VALUE")
+        foreign_keys = sorted(own_values.keys() - {"data"})
+        if foreign_keys or not isinstance(own_keys, dict) or "name" in own_keys:
+            wrong = foreign_keys[0] if foreign_keys else "data.name, which is --data,"
+            raise ConfigError(f"--set {wrong}: expected data.KEY=VALUE")
         choice, name = config.data, self.name or config.data.name
         values = {
             key: getattr(choice, key)
@@ -312,7 +324,7 @@ class OwnData:
             if key not in _NOT_HERE and getattr(choice, key) != field.default
         }
         if name.startswith("text:") and Path(name).suffix.lower() not in TABLES:
-            values.pop("column", None)  # a plain text has none, though the server's may
+            values.pop("column", None)  # plain text has no columns, though the server's data may
         values |= {"name": name, **own_keys}
         fields = compose(DataSection, values).model_fields
         return parse(
@@ -340,12 +352,12 @@ def _key(*parts: object) -> str:
 
 
 def _read_once(key: str, read: Callable[[], Examples]) -> Examples:
-    """The examples that were kept under a key, or what is read now and kept under it."""
+    """Return the examples cached under a key; read and cache them if missing."""
     file = cache_folder() / "devices" / f"{key}.safetensors"
     try:
         return _from_tensors(load_file(file))
     except (OSError, KeyError, TypeError, ValueError, SafetensorError):
-        pass  # not there, or damaged
+        pass  # missing or damaged
     examples = read()
     partial = file.with_name(f".{file.name}.{os.getpid()}.partial")
     try:
@@ -353,7 +365,7 @@ def _read_once(key: str, read: Callable[[], Examples]) -> Examples:
         save_file(_to_tensors(examples), partial)
         partial.replace(file)
     except (OSError, SafetensorError) as error:
-        _log.warning("%s: cannot keep the data there (%s): it is read every time", file, error)
+        _log.warning("%s: cannot cache the data (%s): it is read for every message", file, error)
         partial.unlink(missing_ok=True)
     return examples
 

@@ -1,9 +1,9 @@
-"""The devices that a run knows: who they are, what they can hold, who is free.
+"""Roster of a run's devices: identity, capacity, and availability.
 
-A device that comes, also one that was here before, is asked who it is: it may have got other data
-or a smaller part of its machine since. One that missed a deadline may still be at work. It is asked
-too, and as devices answer their messages one after another, it is free again when that answer
-comes: nothing piles up.
+Every device that connects is sent a request for a report, also after a reconnect: its data or its
+memory may have changed. A device that missed a deadline may still be training. It is sent a request
+as well; devices answer messages in order, so it is free again when the report arrives, and tasks do
+not pile up.
 """
 
 from __future__ import annotations
@@ -21,93 +21,93 @@ from pydantic import TypeAdapter
 
 from submodel.core.errors import CheckpointError, SubmodelError, plain
 from submodel.core.files import UnreadableError, read_typed, write_text
+from submodel.federation.channel import Channel, growing_pauses
 from submodel.federation.device import Report
-from submodel.federation.post import Post, growing_pauses
-from submodel.federation.wire import Limits, Parcel, WireError
+from submodel.federation.wire import Limits, Message, WireError
 
 _log = logging.getLogger(__name__)
-_PATIENCE = 120.0  # seconds that a device has to say who it is
-_AGAIN = 60.0  # seconds after which one that cannot take part is asked once more
-_LISTEN = 1.0  # seconds between looking for answers while a round runs
-_MOST_BYTES = 2**30  # of the file that keeps all devices
-_REMIND = 30.0
+_REPORT_TIMEOUT = 120.0  # seconds for a device to report
+_RETRY_AFTER = 60.0  # seconds until a rejected device gets another request
+_READ_INTERVAL = 1.0  # seconds between polls for reports during a round
+_MOST_BYTES = 2**30  # of the file of all devices
+_REMINDER_INTERVAL = 30.0
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One device; the names are those of the file that keeps them."""
+    """One device; the field names are those of the file."""
 
     node: int
     client: int
     report: Report
     answered: int = 0
     missed: int = 0
-    passed_over: int = 0  # of these, the last ones in a row that a quorum closed without it
+    passed_over: int = 0  # the last missed rounds in a row that a quorum closed
     last_seen: float = 0.0  # seconds since 1970
     present: bool = True
     last_problem: str = ""
 
 
 @dataclass(frozen=True)
-class _Question:
+class _Request:
     node: int
     expires: float
-    is_awaited: bool  # by the next round; nobody waits for one that is late already
+    is_awaited: bool  # whether the next round waits for the report; not if late
 
 
 class Roster:
-    """Who takes part; ``accepts`` says why a report is not acceptable, or nothing."""
+    """Devices of a run; ``accepts`` returns why a report is not acceptable, or an empty string."""
 
     def __init__(
         self,
-        post: Post,
-        briefing: Mapping[str, Any],
+        channel: Channel,
+        run_head: Mapping[str, Any],
         accepts: Callable[[Report], str],
         most: int,
         file: Path | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._post, self._accepts, self._most = post, accepts, most
-        self._question = Parcel(briefing, {}).to_bytes()
-        classes = briefing.get("facts", {}).get("classes") or 0
-        self._limits = Limits.of(0, lines=classes // 25)  # a report lists the labels of a device
+        self._channel, self._accepts, self._most = channel, accepts, most
+        self._request = Message(run_head, {}).to_bytes()
+        classes = run_head.get("facts", {}).get("classes") or 0
+        self._limits = Limits.of(0, lines=classes // 25)  # for the labels in a report
         self._file, self._clock = file, clock
-        self._open: dict[str, _Question] = {}
-        self._turned_away: dict[int, tuple[float, str]] = {}  # node -> since when, why
-        self._unheard: set[int] = set()  # nodes that were waited for and did not say who they are
-        self._heard_at = -math.inf
+        self._open: dict[str, _Request] = {}
+        self._rejected: dict[int, tuple[float, str]] = {}  # by node: time, reason
+        self._silent_nodes: set[int] = set()  # nodes that did not report in time
+        self._read_at = -math.inf
         self._entries: dict[int, Entry] = {}  # by client
         self._restore()
 
     def entry(self, client: int) -> Entry:
-        """What is known of a client's device."""
+        """Return the entry of a client's device."""
         return self._entries[client]
 
     def free(self) -> list[int]:
-        """The clients whose devices are there, known, and wait for work; ascending."""
+        """Return the clients whose devices are connected, known and idle, in ascending order."""
         self._look()
-        busy = {question.node for question in self._open.values()}
+        busy = {request.node for request in self._open.values()}
         return sorted(c for c, e in self._entries.items() if e.present and e.node not in busy)
 
     def wait(self, least: int) -> list[int]:
-        """`free`, when there are at least so many, and nobody who came is still to be heard."""
+        """Wait until ``least`` clients are free and no awaited report is missing; return them."""
         last_reminder, pauses = self._clock(), growing_pauses()
         while True:
             free = self.free()
             if len(free) >= least and not any(q.is_awaited for q in self._open.values()):
                 return free
-            if self._clock() - last_reminder > _REMIND:
+            if self._clock() - last_reminder > _REMINDER_INTERVAL:
                 last_reminder = self._clock()
-                _log.warning("waiting for devices: %d of %d are free, %d are asked who they are%s",
+                _log.warning("waiting for devices: %d of %d are free, %d have not reported yet%s",
                              len(free), least, len(self._open), self._why())  # fmt: skip
             time.sleep(next(pauses))
 
     def _why(self) -> str:
-        reasons = [f"node {node}: {why}" for node, (_, why) in self._turned_away.items()]
+        reasons = [f"node {node}: {why}" for node, (_, why) in self._rejected.items()]
         return f" ({'; '.join(reasons)})" if reasons else ""
 
     def note_answer(self, client: int) -> None:
-        """The client's device answered."""
+        """Record an answer of the client's device."""
         entry, now = self._entries[client], time.time()
         entry = replace(entry, answered=entry.answered + 1, passed_over=0, last_problem="")
         self._set(replace(entry, last_seen=now))
@@ -115,98 +115,102 @@ class Roster:
     def note_failure(
         self, client: int, reason: str, silent: bool, passed_over: int | None = None
     ) -> None:
-        """It did not, or badly; a ``silent`` one gets no work before it says that it is there.
+        """Record a missing or wrong answer.
 
-        ``passed_over``: how many rounds in a row have now closed early without it; None: as before.
+        Args:
+            client: client of the device.
+            reason: reason of the failure.
+            silent: send no tasks before the device has reported again.
+            passed_over: number of rounds in a row that closed early without it; None: unchanged.
         """
         entry = self._entries[client]
         passed_over = entry.passed_over if passed_over is None else passed_over
         entry = replace(entry, missed=entry.missed + 1, passed_over=passed_over)
         self._set(replace(entry, last_problem=plain(reason)))
-        if silent and all(question.node != entry.node for question in self._open.values()):
+        if silent and all(request.node != entry.node for request in self._open.values()):
             self._ask(entry.node, is_awaited=False)
 
     def _look(self) -> None:
-        """See who is there, ask who they are, read what they say."""
-        present, now = set(self._post.present()), self._clock()
+        """Update the connected devices, read their reports and send new requests."""
+        present, now = set(self._channel.present()), self._clock()
         self._leave({entry.node for entry in self._entries.values()} - present)
-        self._hear()
-        for ticket, question in list(self._open.items()):
-            if question.node in present and now <= question.expires:
+        self._read_answers()
+        for ticket, request in list(self._open.items()):
+            if request.node in present and now <= request.expires:
                 continue
             del self._open[ticket]
-            self._post.forget([ticket])
-            self._note_unheard(question)
-            if question.node in present:
-                self._turn_away(question.node, f"it did not say in {_PATIENCE:g} s who it is")
-        self._turned_away = {n: why for n, why in self._turned_away.items() if n in present}
+            self._channel.forget([ticket])
+            self._note_silence(request)
+            if request.node in present:
+                self._reject(request.node, f"no report in {_REPORT_TIMEOUT:g} s")
+        self._rejected = {n: why for n, why in self._rejected.items() if n in present}
         known_nodes = {e.node for e in self._entries.values() if e.present}
-        asked_nodes = {question.node for question in self._open.values()}
-        recent_nodes = {n for n, (since, _) in self._turned_away.items() if now - since < _AGAIN}
-        for node in sorted(present - known_nodes - asked_nodes - recent_nodes):
-            self._ask(node, is_awaited=node not in {*self._turned_away, *self._unheard})
+        requested_nodes = {request.node for request in self._open.values()}
+        recent_nodes = {n for n, (since, _) in self._rejected.items() if now - since < _RETRY_AFTER}
+        for node in sorted(present - known_nodes - requested_nodes - recent_nodes):
+            self._ask(node, is_awaited=node not in {*self._rejected, *self._silent_nodes})
 
-    def listen(self) -> None:
-        """Hear, while a round runs, who has said who it is.
+    def read_reports(self) -> None:
+        """Read reports during a round.
 
-        An answer is there as long as its question is worth something, and a round may be longer.
+        A report is available only until its request expires, which may be before the round ends.
         """
-        if self._open and self._clock() >= self._heard_at + _LISTEN:
-            self._hear()
+        if self._open and self._clock() >= self._read_at + _READ_INTERVAL:
+            self._read_answers()
 
-    def _hear(self) -> None:
-        """Read the answers that have come."""
-        self._heard_at = self._clock()
-        for reply in self._post.replies(list(self._open)) if self._open else ():
-            question = self._open.pop(reply.ticket, None)
-            if question is None:
+    def _read_answers(self) -> None:
+        """Read the reports that have arrived."""
+        self._read_at = self._clock()
+        for reply in self._channel.replies(list(self._open)) if self._open else ():
+            request = self._open.pop(reply.ticket, None)
+            if request is None:
                 continue
-            if reply.is_gone:  # it may be back before the next look at who is there
-                self._turned_away.pop(question.node, None)
-                self._note_unheard(question)
-                self._leave({question.node})
+            if reply.is_gone:  # it may reconnect before the next poll
+                self._rejected.pop(request.node, None)
+                self._note_silence(request)
+                self._leave({request.node})
             else:
-                self._read(question.node, reply.payload, reply.problem)
+                self._read(request.node, reply.payload, reply.problem)
 
     def _ask(self, node: int, is_awaited: bool) -> None:
-        ticket = self._post.send(node, "report", self._question, _PATIENCE, "report")
+        ticket = self._channel.send(node, "report", self._request, _REPORT_TIMEOUT, "report")
         if ticket is None:
-            self._turn_away(node, "it cannot be reached")
+            self._reject(node, "it cannot be reached")
         else:
-            self._open[ticket] = _Question(node, self._clock() + _PATIENCE, is_awaited)
+            self._open[ticket] = _Request(node, self._clock() + _REPORT_TIMEOUT, is_awaited)
 
     def _read(self, node: int, payload: bytes, problem: str) -> None:
-        """Enter a device, or turn it away and say why."""
-        self._unheard.discard(node)
+        """Enter a device, or reject it with the reason."""
+        self._silent_nodes.discard(node)
         try:
             if problem:
                 raise SubmodelError(problem)
-            head = Parcel.from_bytes(payload, self._limits).head
+            head = Message.from_bytes(payload, self._limits).head
             if "problem" in head:
                 raise SubmodelError(plain(head["problem"]))
             report = Report.read(head)
             if why := self._accepts(report):
                 raise SubmodelError(why)
             self._enter(node, report)
-            self._turned_away.pop(node, None)
+            self._rejected.pop(node, None)
         except SubmodelError as error:
-            self._turn_away(node, plain(error))
+            self._reject(node, plain(error))
 
-    def _note_unheard(self, question: _Question) -> None:
-        """A round waited in vain: the next does not, or one device could hold up all rounds."""
-        if question.is_awaited:
-            self._unheard.add(question.node)
+    def _note_silence(self, request: _Request) -> None:
+        """Do not wait for this node again, or one device could delay all rounds."""
+        if request.is_awaited:
+            self._silent_nodes.add(request.node)
 
     def _leave(self, nodes: Collection[int], client: int | None = None) -> None:
-        """Nodes have left, or are ``client`` now; one that returns is asked who it is."""
+        """Mark the entries of nodes as absent, except that of ``client``."""
         for entry in list(self._entries.values()):
             if entry.present and entry.node in nodes and entry.client != client:
                 self._set(replace(entry, present=False))
 
-    def _turn_away(self, node: int, why: str) -> None:
-        """No work for a node, until it is asked again and answers."""
-        self._turned_away[node] = (self._clock(), why)
-        _log.warning("node %d takes no part: %s", node, why)
+    def _reject(self, node: int, why: str) -> None:
+        """Send a node no tasks until it has reported again."""
+        self._rejected[node] = (self._clock(), why)
+        _log.warning("node %d is rejected: %s", node, why)
         for client, entry in list(self._entries.items()):
             if entry.node == node and entry.present:
                 self._set(replace(entry, present=False, last_problem=why))
@@ -219,20 +223,20 @@ class Roster:
         if old is None or old.node != node or not old.present:
             _log.info("client %d is %s, capacity %s, %d examples", client, report.name,
                       report.capacity, report.examples)  # fmt: skip
-        self._leave({node}, client)  # if it played another part before, it does so no more
+        self._leave({node}, client)  # it may have been another client before
         self._set(replace(new, present=True, last_seen=time.time()))
 
     def _number(self, node: int, report: Report) -> int:
-        """The client that a device is: the part that it plays, the one it was, or the next."""
+        """Return the client of a device: its part of the data, its former number, or the next."""
         if report.part is not None:
             holder = self._entries.get(report.part)
             if holder is not None and holder.present and holder.node != node:
-                raise SubmodelError(f"part {report.part} is {holder.report.name}'s already")
+                raise SubmodelError(f"part {report.part} is already taken by {holder.report.name}")
             return report.part
         for client, entry in self._entries.items():
             if entry.node == node:
                 return client
-        for client, entry in self._entries.items():  # the same machine under another number
+        for client, entry in self._entries.items():  # the same machine with a new node number
             if not entry.present and entry.report.part is None and entry.report.name == report.name:
                 return client
         number = next(n for n in range(len(self._entries) + 1) if n not in self._entries)
@@ -247,7 +251,7 @@ class Roster:
             write_text(self._file, text + "\n")
 
     def _restore(self) -> None:
-        """A resumed run keeps its numbers; who is there, it finds out anew."""
+        """Restore the numbers of a resumed run; all devices count as absent at first."""
         for entry in read_roster(self._file):
             self._entries[entry.client] = replace(entry, present=False)
 
@@ -256,7 +260,7 @@ _ENTRIES = TypeAdapter(list[Entry])
 
 
 def read_roster(file: Path | None) -> list[Entry]:
-    """The devices that a run's folder tells of."""
+    """Read the devices from the file of a run."""
     if file is None or not file.is_file():
         return []
     try:
@@ -266,5 +270,5 @@ def read_roster(file: Path | None) -> list[Entry]:
         ]
     except (UnreadableError, WireError) as error:
         raise CheckpointError(
-            f"{file}: damaged ({plain(error, 200)}); delete it, and devices are numbered anew"
+            f"{file}: damaged ({plain(error, 200)}); delete it to number devices anew"
         ) from None

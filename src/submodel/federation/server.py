@@ -1,4 +1,4 @@
-"""A run over devices: the same setup, with clients that are somewhere else."""
+"""Run over real devices: the same setup, with clients on other machines."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from submodel.config.objective import settle
 from submodel.core.errors import SubmodelError, plain, refuse
 from submodel.data import Dataset, Examples
 from submodel.engines.lone import Singles
+from submodel.federation.channel import Channel
 from submodel.federation.device import Report
 from submodel.federation.engine import DeviceEngine
-from submodel.federation.facts import Facts, briefing, encoding_head
-from submodel.federation.post import Post
+from submodel.federation.facts import Facts, encoding_head, run_head
 from submodel.federation.roster import Roster
 from submodel.federation.wire import WireError, read_moments
 from submodel.model.axes.declare import axes_fingerprint
@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 
 
 class DeviceClients:
-    """The clients' data, which stays where it is; what is known of it, devices have said."""
+    """Clients whose data stays on their devices; its sizes and labels are as reported."""
 
     def __init__(
         self, setup: Setup, roster: Roster, engine: DeviceEngine, least: int, most: int
@@ -47,41 +47,41 @@ class DeviceClients:
 
     @property
     def dataset(self) -> Dataset:
-        """What the server has itself, to test on."""
+        """Dataset of the server, for evaluation."""
         return self._setup.clients.dataset
 
     def size(self, client: int) -> int:
-        """As its device said."""
+        """Return the number of examples that its device reported."""
         return self.roster.entry(client).report.examples
 
     def labels(self, client: int) -> NDArray[np.int64]:
-        """As its device said."""
+        """Return the labels that its device reported."""
         return np.asarray(self.roster.entry(client).report.labels, dtype=np.int64)
 
     def present(self, round_: int | None) -> Present:
-        """Those who are free, when enough are, and somebody of the group that a round visits."""
-        self._engine.measurements()  # those of a try that came to nothing, or of an evaluation
+        """Wait for enough free clients, at least one of the round's group; return capacities."""
+        self._engine.measurements()  # discard those of an abandoned round or of an evaluation
         free = self.roster.wait(self._least)
         while round_ is not None and not self._setup.population.sample(round_, set(free)):
             free = self.roster.wait(len(free) + 1)
         return {client: self.roster.entry(client).report.capacity for client in free}
 
     def indices(self, client: int) -> NDArray[np.int64]:
-        """Nobody here knows."""
+        """Raise `SubmodelError`: indices are on the device."""
         self._not_here(client)
 
     def examples(self, client: int) -> Examples:
-        """They do not leave their device."""
+        """Raise `SubmodelError`: examples are on the device."""
         self._not_here(client)
 
     def _not_here(self, client: int) -> NoReturn:
         raise SubmodelError(f"the examples of client {client} are on its own device")
 
     def moments(self, models: Sequence[Model]) -> list[Tensor | None]:
-        """What the static norms of the models see, taken by free devices that can hold them.
+        """Return statistics of the static norms of models, measured on free devices.
 
-        All are asked at once. A model goes to the smallest devices that can hold it, of which the
-        run has enough, so that they share the work.
+        All requests are sent at once. Each model goes to the smallest devices that can hold it, up
+        to the size of a round.
         """
         free = sorted(self.roster.free(), key=self._values)
         tasks, number = [], {}
@@ -89,7 +89,7 @@ class DeviceClients:
             able = [c for c in free if count_values(cut, tensors) <= self._values(c)][: self._most]
             values = gather(cut, tensors)
             for client in able:
-                # the round tells the models apart: a device may be asked about several
+                # the round identifies the model: a device may measure several
                 task = Task(Assignment(i, client, 1.0), cut, values, self._setup.work, None)
                 tasks.append(task)
             number[i] = len(able)
@@ -103,12 +103,12 @@ class DeviceClients:
                     raise WireError(plain(reply.head["problem"]))
                 rows[i].append(read_moments(reply, self._columns(task.cut)))
             except WireError as error:
-                _log.warning("client %d measured nothing: %s", client, error)
+                _log.warning("client %d sent no statistics: %s", client, error)
         for i, model_rows in rows.items():
             if not model_rows:
                 _log.warning(
-                    "no device measured for the static norms of a model of %d values (%d can hold "
-                    "it): the server's own %d training examples do instead",
+                    "no device measured the static norms of a model of %d values (%d can hold it): "
+                    "using the server's own %d training examples",
                     count_values(models[i][1], models[i][0]), number[i], len(self.dataset.train),
                 )  # fmt: skip
         return [torch.cat(parts) if parts else None for parts in rows.values()]
@@ -120,7 +120,7 @@ class DeviceClients:
         return sum(1 + 2 * cut.value_count(name, parameters[name].shape) for name in names)
 
     def _values(self, client: int) -> int:
-        """How many values a client's device can hold."""
+        """Return the number of values that a client's device can hold."""
         setup = self._setup
         capacity = self.roster.entry(client).report.capacity
         if capacity is None:
@@ -131,28 +131,31 @@ class DeviceClients:
 
 def over_devices(
     training: Training,
-    post: Post,
+    channel: Channel,
     file: Path | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Training:
-    """The same with devices for clients, and the engine that reaches them; every round is kept.
+    """Return the training with devices as clients, and a checkpoint after every round.
 
-    ``file`` keeps who is who, so that a resumed run numbers its devices as before. Patience and
-    deadlines are by ``clock``.
+    Args:
+        training: training on this machine.
+        channel: transport to the devices.
+        file: file of the devices, so that a resumed run numbers them as before.
+        clock: clock of timeouts and deadlines.
     """
     setup = training.setup
     data = setup.clients.dataset
     config = settle(training.config, data, is_plain=setup.absent_labels == "leave_out")
     problems = problems_over_devices(config)
     refuse(problems)
-    head = briefing(config, Facts.of(data, setup.module))
+    head = run_head(config, Facts.of(data, setup.module))
     question = {**head, **encoding_head(data)}
     fingerprint, classes = axes_fingerprint(setup.axes), setup.clients.dataset.classes
     singles = Singles(setup)
 
     def accepts(report: Report) -> str:
         if report.axes != fingerprint:
-            return "it finds other axes in the model: has it the same submodel and torch?"
+            return "its axes of the model differ: check its versions of submodel and torch"
         if report.capacity is not None and report.capacity not in config.clients.capacities:
             return f"capacity {report.capacity:g} is not one of the run's"
         if report.part is not None and not 0 <= report.part < config.clients.client_count:
@@ -162,12 +165,12 @@ def over_devices(
         ):
             return f"labels {plain(report.labels, 100)} are not those of {classes} classes"
         if config.local.absent_labels == "keep" and report.labels:
-            return "it tells labels, which nobody asked for"
+            return "it sent labels that were not requested"
         return singles.problem(report.examples, report.capacity) or ""
 
-    roster = Roster(post, question, accepts, config.clients.client_count, file, clock)
+    roster = Roster(channel, question, accepts, config.clients.client_count, file, clock)
     masks, travel = sends_masks(setup.scheme), setup.travel
-    engine = DeviceEngine(config, setup.module, masks, head, post, roster, clock, travel)
+    engine = DeviceEngine(config, setup.module, masks, head, channel, roster, clock, travel)
     least = min(config.devices.least, config.clients.client_count)
     clients = DeviceClients(setup, roster, engine, least, config.clients.sample_size)
     setup = replace(setup, clients=clients)
@@ -175,13 +178,13 @@ def over_devices(
 
 
 def problems_over_devices(config: Config) -> list[str]:
-    """What does not work over devices, with the reason."""
+    """Return the settings that do not work over devices, with reasons."""
     problems = []
     if config.model.name == "own":
         problems.append(
-            "model.name: devices make the model themselves; give a built-in name or "
+            "model.name: devices build the model themselves; give a built-in name or "
             "package.module:factory"
         )
     if config.scheme.name == "masked-sgd":
-        problems.append("scheme.name: 'masked-sgd' is training on a single machine")
+        problems.append("scheme.name: 'masked-sgd' trains on a single machine only")
     return problems

@@ -1,15 +1,15 @@
-"""What travels between a server and its devices: one file per message, a head and some tensors.
+"""Messages between a server and its devices: one file each, with a head and tensors.
 
 A message is a safetensors file whose metadata holds the head as JSON. Nothing is unpickled, and a
-reader in another language needs no more than those two formats. Of each kind of message there is
-what is written, what is read, and how large it may be.
+reader in another language needs only these two formats. For each kind of message there are a
+writer, a reader and a size limit.
 
-A task carries the units that the device holds and their values, and names by its digest the base
-that it is for: what is never trained nor cut, which a device gets once and keeps. The first task
-that a device gets carries its values, too, each to the bit. An update is what became of the values
-of a task, moments are what the static norms of a sub-model saw of a device's examples. In ``half``
-transport values travel as float16, and an update is the *change*, which the server adds to its own
-exact values: what a device did not move keeps its bits.
+A task carries the units that the device holds and their values, and the digest of its base: the
+tensors that are neither trained nor cut, which a device gets once and keeps. The first task of a
+device also carries the exact values of the base. An update holds the trained values of a task;
+moments are the statistics of a sub-model's static norms on a device's examples. In ``half``
+transport values travel as float16, and an update holds the *change*, which the server adds to its
+own exact values: values that the device did not change keep their bits.
 """
 
 from __future__ import annotations
@@ -52,16 +52,16 @@ from submodel.tasks.training import LocalWork
 
 VERSION = 2
 _HEAD = "submodel"
-_HEAD_ROOM, _LINE_ROOM = 1 << 14, 512  # bytes of any head, and of each of its lines
+_HEAD_BYTES, _LINE_BYTES = 1 << 14, 512  # bytes of any head, and of each of its lines
 
 _T = TypeVar("_T")
-# Integers that every reader of JSON takes exactly.
+# Integers that every JSON reader represents exactly.
 PositiveInteger = Annotated[int, Field(gt=0, lt=1 << 53)]
 ExactInteger = Annotated[int, Field(gt=-1 << 53, lt=1 << 53)]
 
 
 class WireError(SubmodelError):
-    """A message that cannot be read, or says what it must not; its text can always be shown."""
+    """Message that is unreadable or invalid; the error text is safe to display."""
 
     def __init__(self, text: object) -> None:
         super().__init__(plain(text))
@@ -73,7 +73,7 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 
 
 def read_as(kind: type[_T], values: object) -> _T:
-    """Values that a stranger sent as a dataclass; raises `WireError` if they cannot be one.
+    """Validate untrusted values as a dataclass; raise `WireError` if they do not fit.
 
     >>> read_as(Limits, {"head": 16}).head
     16
@@ -92,41 +92,41 @@ def read_as(kind: type[_T], values: object) -> _T:
 
 @dataclass(frozen=True)
 class Limits:
-    """How many bytes a message may have: its head, and in all."""
+    """Limits in bytes: of the head, and of the whole message."""
 
     head: int = 1 << 26
     whole: int = 1 << 40
 
     @classmethod
     def of(cls, values: int, names: Iterable[str] = (), lines: int = 0) -> Limits:
-        """For so many bytes of values in tensors of these names, and so many lines of the head.
+        """Return limits for bytes of values, names of tensors and lines of the head.
 
-        A head may be a few times longer than any that we write, which is room enough for another
-        version, or another language, to write its numbers at more length.
+        The head may be a few times longer than those written here: another version or language may
+        write numbers at greater length.
         """
-        head = _HEAD_ROOM + _LINE_ROOM * lines + sum(_LINE_ROOM + 16 * len(n) for n in names)
+        head = _HEAD_BYTES + _LINE_BYTES * lines + sum(_LINE_BYTES + 16 * len(n) for n in names)
         return cls(head, head + values)
 
 
 @dataclass(frozen=True)
-class Parcel:
-    """A message: a head of plain values and named tensors."""
+class Message:
+    """Message: a head of plain values, and named tensors."""
 
     head: Mapping[str, Any]
     tensors: Mapping[str, Tensor]
 
     def to_bytes(self) -> bytes:
-        """As it travels."""
+        """Return the message as bytes."""
         head = json.dumps({**self.head, "version": VERSION})
         return save({n: t.contiguous() for n, t in self.tensors.items()}, {_HEAD: head})
 
     @classmethod
-    def from_bytes(cls, data: bytes, limits: Limits = Limits()) -> Parcel:  # noqa: B008 - frozen
-        """What `to_bytes` wrote; raises `WireError` for anything else.
+    def from_bytes(cls, data: bytes, limits: Limits = Limits()) -> Message:  # noqa: B008 - frozen
+        """Read the bytes of `to_bytes`; raise `WireError` for anything else.
 
-        >>> Parcel.from_bytes(Parcel({"kind": "report"}, {}).to_bytes()).head["kind"]
+        >>> Message.from_bytes(Message({"kind": "report"}, {}).to_bytes()).head["kind"]
         'report'
-        >>> Parcel.from_bytes(b"no message")
+        >>> Message.from_bytes(b"no message")
         Traceback (most recent call last):
         submodel.federation.wire.WireError: it cannot be read (its head is cut short)
         """
@@ -140,12 +140,12 @@ class Parcel:
         try:
             head = json.loads(json.loads(data[8 : 8 + length])["__metadata__"][_HEAD])
             tensors = load(data)
-        except Exception as error:  # whatever reading a stranger's bytes raises
+        except Exception as error:  # reading untrusted bytes may raise anything
             raise WireError(f"it cannot be read ({type(error).__name__}: {plain(error)})") from None
         if not isinstance(head, dict) or head.get("version") != VERSION:
             version = head.get("version") if isinstance(head, dict) else head
             raise WireError(
-                f"it speaks version {plain(reprlib.repr(version), 60)} of the format, not {VERSION}"
+                f"it has version {plain(reprlib.repr(version), 60)} of the format, not {VERSION}"
             )
         return cls(head, tensors)
 
@@ -155,14 +155,14 @@ _START = "base/"
 
 @dataclass(frozen=True)
 class ModelBase:
-    """Tensors that stay the same over a run, and what they are known by."""
+    """Tensors that are constant over a run, with their digest."""
 
     digest: str
     tensors: Mapping[str, Tensor]
 
     @classmethod
     def of(cls, tensors: Mapping[str, Tensor]) -> ModelBase:
-        """The base of these tensors.
+        """Return the base of tensors.
 
         >>> import torch
         >>> ModelBase.of({"w": torch.zeros(1)}).digest[:8]
@@ -171,25 +171,30 @@ class ModelBase:
         return cls(model_sha256(tensors), dict(tensors))
 
     def to_tensors(self) -> dict[str, Tensor]:
-        """As they travel, among the other tensors of a task."""
+        """Return the tensors under their names in a task."""
         return {_START + name: tensor for name, tensor in self.tensors.items()}
 
 
 _SCALES, _LOCAL = "scales/", "local/"
 
 
-def task_parcel(
+def task_message(
     task: Task,
     module: nn.Module,
     masks: bool,
     transport: Transport,
     base: ModelBase | None = None,
     sends_base: bool = False,
-) -> Parcel:
-    """What a device gets: its cut's units and values, what to do, and nothing of the rest.
+) -> Message:
+    """Return the message of a task: units and values of the cut, and the local work.
 
-    ``masks``: send the masks of single weights; else the device draws them again. Of a ``base``
-    only the digest goes, or, with ``sends_base``, all values.
+    Args:
+        task: task of a client.
+        module: whole model.
+        masks: send the masks of single weights; otherwise the device draws them again.
+        transport: precision of the values.
+        base: base of the model; its digest is sent.
+        sends_base: send the values of the base as well.
     """
     base_names = base.tensors.keys() if base else ()
     sent_tensors = {n: t for n, t in task.tensors.items() if n not in base_names}
@@ -209,24 +214,24 @@ def task_parcel(
         "halved": scales if transport == "half" else None,
         "base": base.digest if base else None,
     }
-    return Parcel(head, tensors)
+    return Message(head, tensors)
 
 
 def _unit_runs(cut: Cut) -> dict[str, list[list[int]]] | None:
-    """The units of every axis as runs of numbers; None: masks say what is held."""
+    """Return the units of every axis as runs of numbers; None if masks define the cut."""
     if isinstance(cut, PlannedCut):
-        cut = cut.like or cut  # a device needs the shapes alone
+        cut = cut.like or cut  # a device needs only the shapes
     if isinstance(cut, UnitCut):
         return {axis: runs(units) for axis, units in cut.units.items()}
     return None if isinstance(cut, CoordinateCut) and cut.masks else {}
 
 
 _AS_CONFIGURED = ("optimiser", "pieces", "rates")
-"""Of the work: the device has the configuration."""
+"""Fields of the local work that the device takes from the configuration."""
 
 
 def _work_values(work: LocalWork) -> dict[str, Any]:
-    """What a client is to do; optimisers of other people's code are made on the device."""
+    """Return the local work as plain values; a device builds foreign optimisers itself."""
     head = {f.name: getattr(work, f.name) for f in fields(work) if f.name not in _AS_CONFIGURED}
     optimiser = asdict(work.optimiser) if isinstance(work.optimiser, Sgd) else None
     return {**head, "optimiser": optimiser}
@@ -234,7 +239,7 @@ def _work_values(work: LocalWork) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class _WorkHead:
-    """What `_work_values` says: `LocalWork`, the optimiser by its numbers, None: as configured."""
+    """Values of `_work_values`: `LocalWork` with plain optimiser; None: as configured."""
 
     lr: float
     epochs: int | None
@@ -246,37 +251,37 @@ class _WorkHead:
     optimiser: Sgd | None
 
     def local_work(self, work: LocalWork) -> LocalWork:
-        """The work of a client; what the task does not name is that of the run."""
+        """Return the work of a client; fields that the task lacks are those of the run."""
         others = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "optimiser"}
         return replace(work, **others, optimiser=self.optimiser or work.optimiser)
 
 
 @dataclass(frozen=True)
 class _TaskHead:
-    """What `task_parcel` says beside the tensors; the names are those of the format."""
+    """Head of `task_message`; the names are those of the format."""
 
     assignment: Assignment
     units: dict[str, list[tuple[int, int]]] | None
-    drawn: bool  # whether the device draws the masks itself
+    drawn: bool  # whether the device draws the masks
     work: _WorkHead
-    step_rule: bool  # whether steps follow that of the scheme, which the device has too
+    step_rule: bool  # whether steps follow the scheme's rule
     classes: list[Annotated[int, Field(ge=0, lt=1 << 53)]] | None
-    halved: dict[str, FiniteFloat] | None  # scales of the values; None: they are exact
-    base: str | None = None  # the digest of what the device has, or gets here for good
+    halved: dict[str, FiniteFloat] | None  # scales of float16 values; None: values are exact
+    base: str | None = None  # digest of the base
 
 
-def read_base(parcel: Parcel, earlier: ModelBase | None) -> ModelBase | None:
-    """The base that a task is for: the one that it carries, or ``earlier``, which the device has.
+def read_base(message: Message, earlier: ModelBase | None) -> ModelBase | None:
+    """Return the base of a task: the one in the message, or ``earlier``; None if there is none.
 
-    None: the run has none. Raises `WireError` where it is not here.
+    Raises `WireError` if the device lacks it.
     """
-    digest = read_as(_BaseHead, parcel.head).base
+    digest = read_as(_BaseHead, message.head).base
     if digest is None:
         return None
-    tensors = _part(parcel, _START)
+    tensors = _part(message, _START)
     base = ModelBase.of(tensors) if tensors else earlier
     if base is None or base.digest != digest:
-        what = "is another one" if base is not None else "is not here"
+        what = "differs" if base is not None else "is missing"
         raise WireError(f"the base {plain(digest, 16)} of the model {what}: it must be sent again")
     return base
 
@@ -286,37 +291,40 @@ class _BaseHead:
     base: str | None = None
 
 
-def read_task(parcel: Parcel, setup: Setup, base: ModelBase | None = None) -> Task:
-    """The task of a parcel, for a setup whose module may be a skeleton; raises `WireError`.
+def read_task(message: Message, setup: Setup, base: ModelBase | None = None) -> Task:
+    """Read the task of a message; raise `WireError` if it is invalid.
 
-    ``base``: as `read_base` gives it.
+    Args:
+        message: message of `task_message`.
+        setup: setup of the run; its module may be a skeleton.
+        base: result of `read_base`.
     """
-    head = read_as(_TaskHead, parcel.head)
+    head = read_as(_TaskHead, message.head)
     base_tensors = base.tensors if base else {}
     if odd := sorted(setup.travel.base_names ^ base_tensors.keys()):
         raise WireError(f"the base of the model lacks, or should not have, {plain(odd[0], 100)!r}")
     class_count = setup.clients.dataset.classes
     if head.classes is not None and max(head.classes, default=0) >= (class_count or 0):
         largest = max(head.classes, default=0)
-        raise WireError(f"class {largest} is none of the {class_count} of the run")
+        raise WireError(f"class {largest} is not one of the run's {class_count}")
     classes = None if head.classes is None else np.asarray(head.classes, dtype=np.int64)
-    cut, values = _cut_and_values(parcel, head, setup, classes)
+    cut, values = _cut_and_values(message, head, setup, classes)
     tensors = {n: (base_tensors if n in base_tensors else values)[n]
                for n in tensors_of(setup.module)}  # fmt: skip
-    scales, local = _part(parcel, _SCALES), _part(parcel, _LOCAL)
+    scales, local = _part(message, _SCALES), _part(message, _LOCAL)
     _check_shapes(setup, cut, tensors, local, scales)
     rule = setup.scheme.step_rule(head.assignment.capacity) if head.step_rule else None
     if head.step_rule and rule is None:
-        raise WireError("its steps follow a rule that the scheme of the run does not have")
+        raise WireError("it needs a rule for steps that the run's scheme does not have")
     work = head.work.local_work(setup.work)
     return Task(head.assignment, cut, tensors, work, classes, scales, rule, local)
 
 
 def _cut_and_values(
-    parcel: Parcel, head: _TaskHead, setup: Setup, classes: NDArray[np.int64] | None
+    message: Message, head: _TaskHead, setup: Setup, classes: NDArray[np.int64] | None
 ) -> tuple[Cut, dict[str, Tensor]]:
-    """The cut of a task, read or drawn again, and the values of the sub-model in its shapes."""
-    package = PackedTensors.from_tensors(parcel.tensors)
+    """Read or draw the cut of a task; return it with the sub-model's values in its shapes."""
+    package = PackedTensors.from_tensors(message.tensors)
     names = setup.travel.of_task(tensors_of(setup.module)).keys()
     if odd := sorted(names ^ package.values.keys()) or sorted(package.masks.keys() - names):
         raise WireError(f"tensors do not match: {plain(odd[0], 100)!r} is missing or unknown")
@@ -340,9 +348,9 @@ def _units_of(setup: Setup, axis: str, pairs: list[tuple[int, int]]) -> Indices:
     return read_runs(pairs, setup.axes.sizes[axis], axis)
 
 
-def _part(parcel: Parcel, start: str) -> dict[str, Tensor]:
-    """The tensors whose names start so, by the rest of their names."""
-    return {n.removeprefix(start): t for n, t in parcel.tensors.items() if n.startswith(start)}
+def _part(message: Message, start: str) -> dict[str, Tensor]:
+    """Return the tensors with a prefix in their names, by the rest of the names."""
+    return {n.removeprefix(start): t for n, t in message.tensors.items() if n.startswith(start)}
 
 
 def _check_shapes(
@@ -352,7 +360,7 @@ def _check_shapes(
     local: Mapping[str, Tensor],
     scales: Mapping[str, Tensor],
 ) -> None:
-    """Refuse a tensor whose shape is not what the cut leaves of the model's."""
+    """Raise `WireError` for a tensor whose shape does not follow from the model and the cut."""
     whole = {n: tuple(t.shape) for n, t in local_of(setup.module).items()}
     whole |= {n: tuple(t.shape) for n, t in setup.module.state_dict().items()}
     for name, tensor in (*tensors.items(), *local.items(), *scales.items()):
@@ -366,7 +374,7 @@ def _check_shapes(
 
 
 def _spreads(shape: Sequence[int], over: Sequence[int]) -> bool:
-    """Whether a tensor of a shape can multiply one of another."""
+    """Whether a shape broadcasts over another."""
     pairs = zip(reversed(shape), reversed(over), strict=False)
     return len(shape) <= len(over) and all(a in (1, b) for a, b in pairs)
 
@@ -374,8 +382,8 @@ def _spreads(shape: Sequence[int], over: Sequence[int]) -> bool:
 _Amount = Annotated[FiniteFloat, Field(ge=0)]
 
 
-def update_parcel(update: Update, task: Task, transport: Transport) -> Parcel:
-    """What a device sends back for ``task``, as it received it."""
+def update_message(update: Update, task: Task, transport: Transport) -> Message:
+    """Return the message of an update of ``task``, as the device received it."""
     values: Tensors = update.tensors
     scales: dict[str, float] = {}
     if transport == "half":
@@ -393,12 +401,12 @@ def update_parcel(update: Update, task: Task, transport: Transport) -> Parcel:
         "passes": list(update.passes),
         "halved": scales if transport == "half" else None,
     }
-    return Parcel(head, dict(package.to_tensors()))
+    return Message(head, dict(package.to_tensors()))
 
 
 @dataclass(frozen=True)
 class _AssignmentHead:
-    """The assignment that an update says it is for."""
+    """Assignment named in an update."""
 
     round: ExactInteger
     client: ExactInteger
@@ -408,7 +416,7 @@ class _AssignmentHead:
 
 @dataclass(frozen=True)
 class _UpdateHead:
-    """What `update_parcel` says beside the tensors; the names are those of the format."""
+    """Head of `update_message`; the names are those of the format."""
 
     assignment: _AssignmentHead
     examples: PositiveInteger
@@ -421,16 +429,19 @@ class _UpdateHead:
 
 @dataclass(frozen=True)
 class TrainingCost:
-    """What a device says that its answer took: seconds of training, and bytes of memory."""
+    """Cost of an answer as reported by a device: seconds of training, bytes of memory."""
 
     training: _Amount | None = None
     peak_memory: _Amount | None = None
 
 
 def update_limits(task: Task, transport: Transport, travel: Travel = EVERYTHING) -> Limits:
-    """What an answer to a task may have: the values of its cut, and a head that names them.
+    """Return the limits of an answer to a task: the values of its cut, and a head.
 
-    ``travel``: what of them comes back.
+    Args:
+        task: task that is answered.
+        transport: precision of the values.
+        travel: selection of the returned tensors.
 
     >>> import torch
     >>> from submodel.tasks.training import LocalWork
@@ -451,33 +462,36 @@ def update_limits(task: Task, transport: Transport, travel: Travel = EVERYTHING)
 
 
 def _widths(task: Task) -> int:
-    """How many widths the passes of an update may have."""
+    """Return the maximum number of widths of an update's passes."""
     return 0 if task.step_rule is None else len(task.step_rule.widths)
 
 
-def read_update(parcel: Parcel, task: Task, travel: Travel = EVERYTHING) -> Update:
-    """The update of a parcel, if it answers just this task; raises `WireError` if not.
+def read_update(message: Message, task: Task, travel: Travel = EVERYTHING) -> Update:
+    """Read the update of a message; raise `WireError` unless it answers this task.
 
-    ``travel``: what of the task's tensors comes back.
+    Args:
+        message: answer of a device.
+        task: task that was sent.
+        travel: selection of the returned tensors.
     """
-    head = read_as(_UpdateHead, parcel.head)
+    head = read_as(_UpdateHead, message.head)
     answer_to = head.assignment
     if Assignment(**asdict(answer_to)) != task.assignment:
         raise WireError(f"it answers for round {answer_to.round + 1}, client {answer_to.client}")
     if head.loss is None:
         raise WireError("its loss is not finite")
     if len(head.passes) > _widths(task):
-        raise WireError(f"it tells of {len(head.passes):,} widths; {_widths(task)} were asked")
-    tensors = _values(parcel, task.cut, travel.of_update(task.tensors), head.halved)
+        raise WireError(f"it has {len(head.passes):,} widths; at most {_widths(task)} are expected")
+    tensors = _values(message, task.cut, travel.of_update(task.tensors), head.halved)
     counts = head.examples, head.processed
     return Update(task.assignment, task.cut, tensors, *counts, head.loss, head.passes, head.counted)
 
 
 def _values(
-    parcel: Parcel, cut: Cut, tensors: Tensors, scales: Mapping[str, float] | None
+    message: Message, cut: Cut, tensors: Tensors, scales: Mapping[str, float] | None
 ) -> dict[str, Tensor]:
-    """The tensors of an update in the shapes and types of ``tensors``, which were sent."""
-    package = PackedTensors.from_tensors(parcel.tensors)
+    """Read the tensors of an update in the shapes and types of the sent ``tensors``."""
+    package = PackedTensors.from_tensors(message.tensors)
     task_values = pack_cut(cut, tensors).values
     if odd_names := sorted(task_values.keys() ^ package.values.keys()):
         raise WireError(f"tensors do not match: {plain(odd_names[0], 100)!r} is missing or unknown")
@@ -500,24 +514,24 @@ def _values(
 
 
 def moments_limits(task: Task) -> Limits:
-    """What norm statistics may have: count, mean and variance as float64, for any 1-d tensor."""
+    """Return the limits of norm statistics: three float64 values per 1-d value."""
     return Limits.of(sum(24 * t.numel() for t in task.tensors.values() if t.dim() == 1))
 
 
-def moments_parcel(rows: Tensor) -> Parcel:
-    """What a device sends back: counts, means and variances, as `read_moments` returns them."""
-    return Parcel({}, {"rows": rows})
+def moments_message(rows: Tensor) -> Message:
+    """Return the message of counts, means and variances, as `read_moments` returns them."""
+    return Message({}, {"rows": rows})
 
 
-def read_moments(parcel: Parcel, columns: int) -> Tensor:
-    """The rows of a parcel; raises `WireError` if they cannot be statistics.
+def read_moments(message: Message, columns: int) -> Tensor:
+    """Read the rows of a message; raise `WireError` if they are not statistics.
 
-    >>> read_moments(moments_parcel(torch.ones(1, 3, dtype=torch.float64)), 3).shape
+    >>> read_moments(moments_message(torch.ones(1, 3, dtype=torch.float64)), 3).shape
     torch.Size([1, 3])
     """
-    rows = parcel.tensors.get("rows")
+    rows = message.tensors.get("rows")
     if rows is None or rows.dtype != torch.float64 or rows.dim() != 2 or rows.shape[1] != columns:
-        raise WireError("it holds no statistics of this model")
+        raise WireError("it has no statistics of this model")
     if not bool(torch.isfinite(rows).all()) or bool((rows[:, 0] <= 0).any()):
         raise WireError("its statistics are not finite")
     return rows

@@ -65,15 +65,16 @@ def spoiled(honest: Callable[..., Any], folder: Path) -> Callable[..., Any]:
 def _reply(reply: Any, message: Any, fault: str, last: Path) -> Any:
     """The honest reply, or what becomes of it."""
     import torch
-    from flwr.app import Message, RecordDict
+    from flwr.app import Message as FlowerMessage
+    from flwr.app import RecordDict
 
     from submodel.federation.flower.messages import payload_of, to_records
-    from submodel.federation.wire import Parcel
+    from submodel.federation.wire import Message
 
     before = last.read_bytes() if last.exists() else b""
     last.write_bytes(payload_of(reply))
-    parcel = Parcel.from_bytes(payload_of(reply))
-    tensors = dict(parcel.tensors)
+    ours = Message.from_bytes(payload_of(reply))
+    tensors = dict(ours.tensors)
     if fault == "nan":
         tensors["values/0.weight"][0] = float("nan")
     elif fault == "shape":
@@ -85,14 +86,14 @@ def _reply(reply: Any, message: Any, fault: str, last: Path) -> Any:
     elif fault == "equal":  # as much, in chunks that are all the same and so travel once
         tensors["beside"] = torch.zeros(25_000_000)
     elif fault == "old":
-        return Message(to_records(before), reply_to=message)
+        return FlowerMessage(to_records(before), reply_to=message)
     elif fault == "garbage":
-        return Message(to_records(b"\xff" * 999), reply_to=message)
+        return FlowerMessage(to_records(b"\xff" * 999), reply_to=message)
     elif fault == "empty":
-        return Message(RecordDict(), reply_to=message)
+        return FlowerMessage(RecordDict(), reply_to=message)
     else:
         return reply
-    return Message(to_records(Parcel(parcel.head, tensors).to_bytes()), reply_to=message)
+    return FlowerMessage(to_records(Message(ours.head, tensors).to_bytes()), reply_to=message)
 
 
 if _FOLDER is not None:

@@ -15,9 +15,11 @@ from flwr.app import (
     ConfigRecord,
     Context,
     Error,
-    Message,
     MessageType,
     RecordDict,
+)
+from flwr.app import (
+    Message as FlowerMessage,
 )
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
@@ -30,16 +32,16 @@ from submodel.config.parts import find_axes, load_data
 from submodel.config.setup import prepare
 from submodel.core.errors import ConfigError, SubmodelError
 from submodel.engines.serial import SerialEngine
-from submodel.federation.facts import Facts, briefing
+from submodel.federation.facts import Facts, run_head
 from submodel.federation.flower import client_app, server_app
 from submodel.federation.flower.messages import payload_of, to_records
 from submodel.federation.flower.serving import ServingPlace
-from submodel.federation.wire import Parcel
+from submodel.federation.wire import Message
 from submodel.model.axes import Axes
 from submodel.runs.loop import RunFolder
 from tests.support.rounds import step_of
 
-Change = Callable[[Message], list[Message]]
+Change = Callable[[FlowerMessage], list[FlowerMessage]]
 SUPERLINK = 1  # the node id under which Flower itself answers
 
 
@@ -58,8 +60,8 @@ class Village(Grid):
             for node, part in nodes.items()
         }
         self.spoil: dict[int, Change] = {}
-        self.sent: list[Message] = []
-        self._waiting: dict[str, Message] = {}
+        self.sent: list[FlowerMessage] = []
+        self._waiting: dict[str, FlowerMessage] = {}
 
     def set_run(self, run: Any) -> None:
         raise NotImplementedError
@@ -68,16 +70,16 @@ class Village(Grid):
     def run(self) -> Any:
         raise NotImplementedError
 
-    def create_message(self, *_: Any, **__: Any) -> Message:
+    def create_message(self, *_: Any, **__: Any) -> FlowerMessage:
         raise NotImplementedError
 
-    def send_and_receive(self, *_: Any, **__: Any) -> Iterable[Message]:
+    def send_and_receive(self, *_: Any, **__: Any) -> Iterable[FlowerMessage]:
         raise NotImplementedError
 
     def get_node_ids(self) -> Iterable[int]:
         return list(self.contexts)
 
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+    def push_messages(self, messages: Iterable[FlowerMessage]) -> Iterable[str]:
         tickets = []
         for message in messages:
             ticket = f"message {len(self.sent)}"
@@ -87,7 +89,7 @@ class Village(Grid):
             tickets.append(ticket)
         return tickets
 
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[FlowerMessage]:
         for ticket in reversed(list(message_ids)):  # in no particular order
             message = self._waiting.pop(ticket, None)
             if message is not None:
@@ -96,7 +98,7 @@ class Village(Grid):
                 change = self.spoil.get(node) if task else None
                 yield from [self.honest(message)] if change is None else change(message)
 
-    def honest(self, message: Message) -> Message:
+    def honest(self, message: FlowerMessage) -> FlowerMessage:
         return client_app.app(message, self.contexts[message.metadata.dst_node_id])
 
 
@@ -182,7 +184,7 @@ def test_a_device_looks_at_the_model_when_it_comes_and_not_for_every_message(
     assert looks == len(grid.contexts)
     assert len(grid.sent) > 2 * looks
     other = config_of(axes={"whole": ["4"]})  # the same tensors, cut otherwise
-    head = briefing(other, Facts.of(prepare(other).clients.dataset))
+    head = run_head(other, Facts.of(prepare(other).clients.dataset))
     for context in grid.contexts.values():
         assert client_app._earlier_axes(context, head) is None
     assert_same(folder.model_file, trained_here(config))
@@ -194,7 +196,7 @@ def test_a_device_keeps_a_frozen_model_from_process_to_process(tmp_path: Path) -
     config, grid = config_of(model=model), Village()
     sent: list[bool] = []
 
-    def note(message: Message) -> list[Message]:
+    def note(message: FlowerMessage) -> list[FlowerMessage]:
         sent.append(b'"base/' in payload_of(message))
         return [grid.honest(message)]
 
@@ -235,40 +237,40 @@ def test_nodes_measure_for_the_static_norms(tmp_path: Path) -> None:
     assert_same(folder.model_file, trained_here(config))
     kinds = [message.metadata.message_type for message in grid.sent]
     assert MessageType.EVALUATE in kinds
-    assert "measured nothing" not in folder.log_file.read_text()
+    assert "sent no statistics" not in folder.log_file.read_text()
     assert folder.metrics()[-1]["test_accuracy"] >= 0
 
 
-def gone(message: Message) -> list[Message]:
+def gone(message: FlowerMessage) -> list[FlowerMessage]:
     """What Flower says of a node that died; not the node says it, so the sender is another."""
-    reply = Message(Error(code=5, reason="Node Unavailable"), reply_to=message)
+    reply = FlowerMessage(Error(code=5, reason="Node Unavailable"), reply_to=message)
     vars(reply.metadata)["_src_node_id"] = SUPERLINK
     return [reply]
 
 
-def failed(message: Message) -> list[Message]:
-    return [Message(Error(code=2, reason="line\nValueError: no"), reply_to=message)]
+def failed(message: FlowerMessage) -> list[FlowerMessage]:
+    return [FlowerMessage(Error(code=2, reason="line\nValueError: no"), reply_to=message)]
 
 
-def unheard_of(message: Message) -> list[Message]:
-    return [Message(Error(code=99), reply_to=message)]
+def unheard_of(message: FlowerMessage) -> list[FlowerMessage]:
+    return [FlowerMessage(Error(code=99), reply_to=message)]
 
 
 def answers(records: RecordDict) -> Change:
-    return lambda message: [Message(records, reply_to=message)]
+    return lambda message: [FlowerMessage(records, reply_to=message)]
 
 
 def arrays(name: str, *fields: Any) -> RecordDict:
     return RecordDict({"submodel": ArrayRecord({name: Array(*fields)})})
 
 
-def late(message: Message) -> list[Message]:
+def late(message: FlowerMessage) -> list[FlowerMessage]:
     """An honest answer, but as if to the round before."""
     reply = client_app.app(message, Context(7, 3, {"part": 2}, RecordDict(), {}))
-    parcel = Parcel.from_bytes(payload_of(reply))
-    where = parcel.head["assignment"]
-    head = {**parcel.head, "assignment": {**where, "round": where["round"] - 1}}
-    return [Message(to_records(Parcel(head, parcel.tensors).to_bytes()), reply_to=message)]
+    ours = Message.from_bytes(payload_of(reply))
+    where = ours.head["assignment"]
+    head = {**ours.head, "assignment": {**where, "round": where["round"] - 1}}
+    return [FlowerMessage(to_records(Message(head, ours.tensors).to_bytes()), reply_to=message)]
 
 
 FAULTS: dict[str, tuple[Change, str]] = {
@@ -300,11 +302,11 @@ def test_bad_answers_are_named_and_left_out(tmp_path: Path) -> None:
     config = config_of(train={"rounds": len(FAULTS), "evaluate_every": len(FAULTS)})
     faults, grid = [change for change, _ in FAULTS.values()], Village()
 
-    def in_turn(message: Message) -> list[Message]:
+    def in_turn(message: FlowerMessage) -> list[FlowerMessage]:
         return faults[int(message.metadata.group_id) - 1](message)
 
-    def with_a_stray(message: Message) -> list[Message]:
-        stray = Message(to_records(b"stray"), reply_to=message)
+    def with_a_stray(message: FlowerMessage) -> list[FlowerMessage]:
+        stray = FlowerMessage(to_records(b"stray"), reply_to=message)
         vars(stray.metadata)["_reply_to_message_id"] = "never sent"
         return [stray, grid.honest(message)]
 
@@ -323,7 +325,7 @@ def test_bad_answers_are_named_and_left_out(tmp_path: Path) -> None:
 def test_a_run_that_failed_goes_on_in_its_folder_with_other_nodes(tmp_path: Path) -> None:
     config, grid = config_of(), Village()
 
-    def lost(message: Message) -> list[Message]:
+    def lost(message: FlowerMessage) -> list[FlowerMessage]:
         if message.metadata.group_id == "2":
             raise ConnectionError("the SuperLink is gone")
         return [grid.honest(message)]
@@ -390,12 +392,12 @@ def test_a_node_says_what_is_wrong_with_it(
     node_config: dict[str, Any], payload: bytes | None, problem: str, tmp_path: Path
 ) -> None:
     config, journal = config_of(), tmp_path / "journal"
-    question = Parcel(briefing(config, Facts.of(load_data(config))), {}).to_bytes()
+    question = Message(run_head(config, Facts.of(load_data(config))), {}).to_bytes()
     context = Context(7, 3, {**node_config, "journal": str(journal)}, RecordDict(), {})
     sent = question if payload is None else payload
-    message = Message(to_records(sent), 3, MessageType.QUERY, group_id="report")
+    message = FlowerMessage(to_records(sent), 3, MessageType.QUERY, group_id="report")
     reply = client_app.app(message, context)
-    assert problem in Parcel.from_bytes(payload_of(reply)).head["problem"]
+    assert problem in Message.from_bytes(payload_of(reply)).head["problem"]
     (line,) = map(json.loads, journal.read_text().splitlines())
     assert problem in line["problem"]
     assert (line["kind"], line["topic"], line["bytes_down"]) == ("report", "report", len(sent))

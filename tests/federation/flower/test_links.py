@@ -45,10 +45,10 @@ from submodel.federation.flower.control import Control, bundle, key_fingerprint,
 from submodel.federation.flower.process import (
     DeviceFiles,
     ServerFiles,
+    descendants,
     environment,
     is_running,
-    past_proxies,
-    relatives,
+    proxy_exceptions,
 )
 from submodel.federation.flower.serving import ServingPlace
 from submodel.federation.flower.superlink import Superlink
@@ -83,9 +83,9 @@ def test_a_flower_process_is_told_what_it_needs(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_the_lower_case_spelling_of_no_proxy_rules_and_a_star_stays() -> None:
-    both = past_proxies({"no_proxy": "here, ::1", "NO_PROXY": "there"})
+    both = proxy_exceptions({"no_proxy": "here, ::1", "NO_PROXY": "there"})
     assert both["no_proxy"] == both["NO_PROXY"] == "here,::1,127.0.0.1,localhost"
-    assert past_proxies({"NO_PROXY": "*"})["no_proxy"] == "*"
+    assert proxy_exceptions({"NO_PROXY": "*"})["no_proxy"] == "*"
 
 
 # The guard
@@ -264,7 +264,7 @@ def test_the_length_of_a_request_is_bounded_by_who_sends_it(
     found, read, passed = sent_through(path, headers, pieces, known)
     assert found == status
     assert passed == (body if status == 200 else b"")
-    assert status == 200 or read <= bounds.STRANGER_BYTES + 10_000
+    assert status == 200 or read <= bounds.UNREGISTERED_BYTES + 10_000
 
 
 @pytest.mark.parametrize("length", ["x", "-1", "", "9" * 5000, "٣"])
@@ -294,7 +294,7 @@ def test_an_answer_has_no_more_objects_and_chunks_than_its_message() -> None:
     )
     # eight chunks, of which seven are equal: one object, which does not make an answer shorter
     kept = {"root": b"Message", "0": flower_array(bytes(7 * chunk) + b"x")}
-    answers = bounds.Answers(lambda **_: sent, lambda **_: "stored", lambda **_: "kept")
+    answers = bounds.AnswerLimits(lambda **_: sent, lambda **_: "stored", lambda **_: "kept")
     assert answers.pull(request=None, store=kept) is sent
 
     def push(to: str, objects: int) -> object:
@@ -423,15 +423,15 @@ def test_the_thin_app_is_one_file_that_flower_takes() -> None:
             "SSL/TLS handshake error detected.\n[SSL: CERTIFICATE_VERIFY_FAILED] certificate "
             "verify failed: unable to get local issuer certificate (_ssl.c:1006)\n",
             1,
-            "does not pass with this device's CA: unable to get local issuer certificate",
+            "is not valid for this device's CA: unable to get local issuer certificate",
         ),
         ("SSL/TLS handshake error detected.\n[SSL] record layer failure", 1, "does not speak TLS"),
         ("Exit Code: 302\nUnable to parse the private key file.", 1, "not an EC key"),
-        ("SuperNode ID: 7\nSuperNode terminated gracefully.", 0, "not know this device any more"),
+        ("SuperNode ID: 7\nSuperNode terminated gracefully.", 0, "no longer registered"),
         ("SuperNode terminated gracefully.", 0, "did not accept this device's signature"),
         ("SuperNode ID: 7\n", -9, "it was ended by SIGKILL"),
         ("Traceback\nValueError: odd\n", 1, "it failed: ValueError: odd"),
-        ("", 1, "it failed without a word"),
+        ("", 1, "it failed without output"),
     ],
 )
 def test_the_reason_of_an_end_is_one_sentence(said: str, status: int, reason: str) -> None:
@@ -452,7 +452,7 @@ class FakeNode(Supernode):
     def alive(self) -> bool:
         return bool(self.words)
 
-    def news(self) -> str:
+    def new_output(self) -> str:
         return self.words.pop(0)
 
     def health(self) -> probe.Health:
@@ -507,7 +507,7 @@ def test_a_device_tells_once_that_the_server_is_lost_and_when_it_is_back(
     monkeypatch.setattr(supernode, "time", node)
     events: list[str] = []
     keep_running(node, events.append, lambda: not node.words)
-    gone = "no connection to 127.0.0.1:9092: it is closed; trying on"
+    gone = "no connection to 127.0.0.1:9092: it is closed; trying again"
     joined = "joined 127.0.0.1:9092 as device 18446744073709551615"
     assert events == [gone, joined, gone, "connected to 127.0.0.1:9092 again", gone]
     assert node.stops == 1
@@ -728,7 +728,7 @@ def test_without_a_key_the_superlink_takes_next_to_nothing(
 ) -> None:
     """Bodies without a key, in one piece or in chunks, and heads without an end."""
     host, port = probe.split_address(link.address)
-    [own] = [one for one in relatives(os.getpid()) if "launcher.py" in command_line(one)]
+    [own] = [one for one in descendants(os.getpid()) if "launcher.py" in command_line(one)]
     peak = Path(f"/proc/{own.pid}/status")
     known, stranger = (ec.generate_private_key(ec.SECP384R1()) for _ in range(2))
     control.register(openssh(known.public_key()))
@@ -798,14 +798,14 @@ def test_no_header_moves_a_request_to_another_machine(link: Superlink, files: Fi
 
 def test_what_a_device_learns_about_a_server(link: Superlink, files: Files) -> None:
     health = probe.check_health(link.address, files.server.ca)
-    assert (health.ok, health.trouble, health.clock_trouble) == (True, "", "")
+    assert (health.ok, health.problem, health.clock_problem) == (True, "", "")
     assert abs(health.ahead) < 2
     late = replace(health, ahead=health.ahead + 7)
-    assert re.search(r"\b\d+ s\b", late.clock_trouble)
+    assert re.search(r"\b\d+ s\b", late.clock_problem)
     wrong = probe.check_health(link.address, files.other_ca)
     assert (wrong.ok, wrong.is_untrusted) == (False, True)
-    assert "TLS" in probe.check_health(link.address, None).trouble
-    assert probe.check_health("127.0.0.1:9", None).trouble.startswith("127.0.0.1:9: ")
+    assert "TLS" in probe.check_health(link.address, None).problem
+    assert probe.check_health("127.0.0.1:9", None).problem.startswith("127.0.0.1:9: ")
 
 
 def test_a_server_without_tls_is_told_from_one_with(files: Files) -> None:
@@ -820,7 +820,7 @@ def test_a_server_without_tls_is_told_from_one_with(files: Files) -> None:
         thread = threading.Thread(target=reply)
         thread.start()
         address = f"127.0.0.1:{plain.getsockname()[1]}"
-        assert re.match(f"{address} .*TLS", probe.check_health(address, files.server.ca).trouble)
+        assert re.match(f"{address} .*TLS", probe.check_health(address, files.server.ca).problem)
         thread.join()
 
 
@@ -847,8 +847,8 @@ def test_a_superlink_that_cannot_start_says_why(tmp_path: Path) -> None:
 def test_a_superlink_that_is_killed_leaves_nothing_behind(link: Superlink) -> None:
     time.sleep(1)  # what was started in the last half second nobody has looked at
     assert link.alive()
-    [own] = [one for one in relatives(os.getpid()) if "launcher.py" in command_line(one)]
-    below = relatives(own.pid)
+    [own] = [one for one in descendants(os.getpid()) if "launcher.py" in command_line(one)]
+    below = descendants(own.pid)
     assert any("superexec" in command_line(one) for one in below)
     own.kill()
     until(lambda: not link.alive())
@@ -868,7 +868,7 @@ link.start()
 Control(link.address, None).submit(app, {"folder": str(folder), "wait": True})
 node = Supernode(link.address, folder / "node", folder / "node.log", None, {})
 node.start()
-while "SuperNode ID" not in node.news():
+while "SuperNode ID" not in node.new_output():
     time.sleep(0.1)
 while not (folder / "started").exists():
     time.sleep(0.1)
@@ -886,7 +886,7 @@ def test_nothing_outlives_a_parent_that_is_killed(app: Path, tmp_path: Path) -> 
     ) as parent:
         assert parent.stdout is not None
         assert parent.stdout.readline() == b"ready\n"
-        below = relatives(parent.pid)
+        below = descendants(parent.pid)
         assert len(below) == 5
         lines = [command_line(one) for one in below]
         for name in ("superlink", "supernode", "superexec", "flwr-serverapp"):

@@ -84,7 +84,7 @@ def refused(house: House) -> None:
     pretences = {
         "the server asks for a key": [trust, f"{own}/ca.crt"],
         "refused this device's key": [trust, f"{own}/ca.crt", key, f"{other}/device.key"],
-        "certificate does not pass": [trust, f"{other}/ca.crt", key, f"{own}/device.key"],
+        "certificate is not valid": [trust, f"{other}/ca.crt", key, f"{own}/device.key"],
         "": ["--insecure"],  # which tries for ever
     }
     where = ["--superlink", f"127.0.0.1:{house.port}", "--host", "127.0.0.1"]

@@ -13,7 +13,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from flwr.app import Message, MessageType, RecordDict
+from flwr.app import Message as FlowerMessage
+from flwr.app import MessageType, RecordDict
 from flwr.app.message import remove_content_from_message
 from flwr.common.serde import message_to_proto
 from flwr.proto.message_pb2 import ObjectTree, PullObjectResponse
@@ -26,13 +27,13 @@ from submodel.cli.devices import serve_command
 from submodel.config import parse
 from submodel.core.errors import ConfigError, SubmodelError
 from submodel.engines.processes.launch import free_port
+from submodel.federation.channel import Reply
 from submodel.federation.device import Report
 from submodel.federation.flower import launcher, serving
 from submodel.federation.flower.control import UnreachableError
-from submodel.federation.flower.grid import GridPost
+from submodel.federation.flower.grid import GridChannel
 from submodel.federation.flower.messages import to_records
 from submodel.federation.flower.serving import ServedRun, ServingPlace
-from submodel.federation.post import Reply
 from submodel.federation.roster import Entry
 from submodel.runs.loop import Interruption, RunFolder
 from tests.support.commands import Command
@@ -123,7 +124,7 @@ def test_a_superlink_that_dies_while_it_is_asked_is_started_again(
 
     made = scene(asked)
     made.follow()
-    assert made.said == ["the SuperLink died after round 0: starting it again"]
+    assert made.said == ["the SuperLink died after round 0: restarting it"]
     assert made.link.starts == len(made.submitted) == 2
     assert not made.link.lives
 
@@ -170,7 +171,7 @@ def test_but_not_for_ever(scene: Callable[..., Scene], monkeypatch: pytest.Monke
         raise UnreachableError("timed out")
 
     made = scene(asked)
-    monkeypatch.setattr(serving, "_SILENCE", -1.0)
+    monkeypatch.setattr(serving, "_ANSWER_TIMEOUT", -1.0)
     with pytest.raises(SubmodelError, match=r"here:1 .*'submodel resume .*/run'"):
         made.follow()
     assert not made.link.lives
@@ -240,7 +241,7 @@ def test_status_tells_what_the_folder_knows(tmp_path: Path, submodel: Command) -
     ]
     ServingPlace("127.0.0.1", free_port(), None).save(folder)
     shown = submodel("federation", "status", folder.path)
-    assert "run: not served now (the SuperLink on 127.0.0.1:" in shown.stdout
+    assert "run: not served now (cannot ask the SuperLink on 127.0.0.1:" in shown.stdout
     assert "kitchen" in shown.stdout
 
 
@@ -297,9 +298,9 @@ class Parts:
 
     def announce(self, ticket: str, payload: bytes) -> tuple[str, dict[str, bytes]]:
         """An answer by its tree; its number, and its parts."""
-        question = Message(RecordDict(), 7, MessageType.TRAIN)
+        question = FlowerMessage(RecordDict(), 7, MessageType.TRAIN)
         vars(question.metadata)["_message_id"] = ticket
-        answer = Message(to_records(payload), reply_to=question)
+        answer = FlowerMessage(to_records(payload), reply_to=question)
         number = answer.object_id
         vars(answer.metadata)["_message_id"] = number
         proto = message_to_proto(remove_content_from_message(answer))
@@ -332,13 +333,13 @@ def link() -> Parts:
 
 
 @pytest.fixture
-def post(link: Parts, monkeypatch: pytest.MonkeyPatch) -> GridPost:
+def channel(link: Parts, monkeypatch: pytest.MonkeyPatch) -> GridChannel:
     for name in ("_run_id", "_node_id", "_task_id"):  # Flower's processes know who they are
         monkeypatch.setattr(TaskIdentity, name, 1)
     grid = HttpGrid(token="-")
     monkeypatch.setattr(HttpGrid, "run", SimpleNamespace(run_id=1))
     monkeypatch.setattr(HttpGrid, "_runtime_client", link)
-    return GridPost(grid)
+    return GridChannel(grid)
 
 
 def payloads(replies: Sequence[Reply]) -> dict[str, bytes]:
@@ -347,43 +348,47 @@ def payloads(replies: Sequence[Reply]) -> dict[str, bytes]:
 
 
 def test_an_answer_that_is_announced_and_not_sent_holds_up_no_other(
-    post: GridPost, link: Parts
+    channel: GridChannel, link: Parts
 ) -> None:
     late, parts = link.announce("late", b"late" * 100)
-    assert payloads(post.replies(["late", "honest"])) == {}
+    assert payloads(channel.replies(["late", "honest"])) == {}
     number, others = link.announce("honest", b"honest")
     link.parts |= others
-    assert payloads(post.replies(["late", "honest"])) == {"honest": b"honest"}
+    assert payloads(channel.replies(["late", "honest"])) == {"honest": b"honest"}
     assert link.confirmed == [number]
     first = next(iter(parts))
     link.parts[first] = parts[first]
-    assert payloads(post.replies(["late"])) == {}
+    assert payloads(channel.replies(["late"])) == {}
     link.parts |= parts
-    assert payloads(post.replies(["late"])) == {"late": b"late" * 100}
-    assert payloads(post.replies(["late"])) == {}  # each once
+    assert payloads(channel.replies(["late"])) == {"late": b"late" * 100}
+    assert payloads(channel.replies(["late"])) == {}  # each once
     assert link.confirmed == [number, late]
 
 
-def test_an_answer_whose_parts_flower_has_dropped_is_lost(post: GridPost, link: Parts) -> None:
+def test_an_answer_whose_parts_flower_has_dropped_is_lost(
+    channel: GridChannel, link: Parts
+) -> None:
     _, parts = link.announce("1", b"x")
-    assert payloads(post.replies(["1"])) == {}
+    assert payloads(channel.replies(["1"])) == {}
     link.dropped |= parts.keys()
-    assert post.replies(["1"]) == [Reply("1", b"", "its answer was lost")]
-    assert post.replies(["1"]) == []
+    assert channel.replies(["1"]) == [Reply("1", b"", "its answer was lost")]
+    assert channel.replies(["1"]) == []
 
 
-def test_parts_of_an_answer_that_comes_too_late_are_not_kept(post: GridPost, link: Parts) -> None:
+def test_parts_of_an_answer_that_comes_too_late_are_not_kept(
+    channel: GridChannel, link: Parts
+) -> None:
     _, parts = link.announce("1", b"x")
-    assert payloads(post.replies(["1"])) == {}
-    post.forget(["1", "2"])
+    assert payloads(channel.replies(["1"])) == {}
+    channel.forget(["1", "2"])
     link.parts |= parts
-    assert payloads(post.replies(["1"])) == {}
+    assert payloads(channel.replies(["1"])) == {}
 
 
-@pytest.mark.parametrize("content", [b"x", b"Message  0\0", b"Array  2\0{}", b"Odd  0\0"])
+@pytest.mark.parametrize("content", [b"x", b"FlowerMessage  0\0", b"Array  2\0{}", b"Odd  0\0"])
 def test_parts_that_are_no_message_are_the_fault_of_their_device_alone(
-    post: GridPost, link: Parts, content: bytes
+    channel: GridChannel, link: Parts, content: bytes
 ) -> None:
     number, parts = link.announce("1", b"x")
     link.parts |= parts | {number: content}
-    assert post.replies(["1"]) == [Reply("1", b"", "its answer is no message of Flower's")]
+    assert channel.replies(["1"]) == [Reply("1", b"", "its answer is not a Flower message")]

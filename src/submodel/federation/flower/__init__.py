@@ -1,1 +1,1 @@
-"""Real devices: the same training over Flower."""
+"""Training over real devices by Flower."""

@@ -1,11 +1,11 @@
-"""How much a device may send to a SuperLink: little before it has shown its key, then by a chunk.
+"""Size limits of requests to a SuperLink: small without a registered key, else a chunk.
 
-Flower reads the whole body of a request before it looks at the key, and takes answers of any
-size. Its devices send a message in pieces: a tree of objects first, then every object by itself,
-values in chunks of a few megabytes. So no honest request is longer than a chunk, and no honest
-answer has more objects than the message that it answers, whose values it brings back.
+Flower reads the whole body of a request before it checks the key, and accepts answers of any size.
+Its devices send a message in pieces: a tree of objects first, then each object, with values in
+chunks of a few megabytes. So no valid request is longer than a chunk, and no valid answer has more
+objects than the message that it answers, because it returns the values of that message.
 
-This file is run by its path (see launcher.py) and so imports nothing of the package.
+The launcher runs this file by its path (launcher.py), so it imports nothing of the package.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ AsgiScope = MutableMapping[str, Any]
 AsgiReceive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 PUSH_OBJECT = "/v1/fleet/push-object"
-STRANGER_BYTES = 1 << 16
-"""Bytes of a request by somebody whose key is not registered, or who shows none."""
+UNREGISTERED_BYTES = 1 << 16
+"""Limit of a request without a registered key, in bytes."""
 TREE_BYTES = 1 << 20
-"""Bytes of any request but for an object: a tree names 15,000 chunks in them."""
-_AROUND = 1 << 16  # what a request adds to an object
-_SPARE = 2  # objects by which an answer may exceed its message
-_MOST_MESSAGES = 1 << 17  # messages whose size is known; old ones are forgotten
+"""Limit of any request other than an object, in bytes: a tree of 15,000 chunks."""
+_AROUND = 1 << 16  # overhead of a request over its object
+_SPARE = 2  # additional objects that an answer may have
+_MOST_MESSAGES = 1 << 17  # messages of known size; the oldest are dropped
 
 
 def largest_body(path: str, chunk: int) -> int:
-    """The bytes that a registered device may send in one request.
+    """Return the limit of one request of a registered device, in bytes.
 
     >>> largest_body("/v1/fleet/push-object", 5_000_000), largest_body("/v1/fleet/get-run", 1)
     (5065536, 1048576)
@@ -40,13 +40,13 @@ def largest_body(path: str, chunk: int) -> int:
 
 
 def declared_length(scope: AsgiScope) -> int:
-    """What a request says of its length; 0 if nothing, or nothing that is a number."""
+    """Return the declared length of a request; 0 if it is missing or not a number."""
     header = dict(scope["headers"]).get(b"content-length", b"0")
     return int(header[:20]) if header.isdigit() else 0
 
 
 async def whole_body(receive: AsgiReceive, most: int) -> bytes | None:
-    """The body of a request, as far as it is not longer; None if it is, or if it breaks off."""
+    """Return the body of a request; None if it is longer than ``most`` or incomplete."""
     parts, size = [], 0
     while True:
         message = await receive()
@@ -61,7 +61,7 @@ async def whole_body(receive: AsgiReceive, most: int) -> bytes | None:
 
 
 def replay(body: bytes, receive: AsgiReceive) -> AsgiReceive:
-    """A body that was read, once more for who comes next."""
+    """Return a receiver that repeats a body that was already read."""
     messages: list[MutableMapping[str, Any]] = [
         {"type": "http.request", "body": body, "more_body": False}
     ]
@@ -72,14 +72,14 @@ def replay(body: bytes, receive: AsgiReceive) -> AsgiReceive:
     return again
 
 
-class Keys:
-    """Who has shown a registered key, as Flower itself will see it once the body is there."""
+class RegisteredKeys:
+    """Check of registered keys, by the same functions as Flower after the body was read."""
 
     def __init__(self, app: Any) -> None:
         self._app = app
 
     async def __call__(self, scope: AsgiScope) -> bool:
-        """Whether the headers are signed with the key of a device that may take part."""
+        """Whether the headers are signed with the key of a registered device."""
         return await asyncio.to_thread(self._is_registered, {**scope, "app": self._app})
 
     def _is_registered(self, scope: AsgiScope) -> bool:
@@ -102,25 +102,25 @@ class Keys:
         return True
 
 
-class Answers:
-    """Refuses an answer of more objects, or of more chunks, than the message that it answers.
+class AnswerLimits:
+    """Filter that refuses answers with more objects or chunks than the message they answer.
 
-    Stands before three of Flower's handlers, see `guard_answers`. Equal chunks are one object,
-    which an array names as often as it comes: of a few megabytes it could make any number of them.
+    It wraps three of Flower's handlers, see `guard_answers`. Equal chunks are one object, which an
+    array may list any number of times: a few megabytes could expand without limit.
     """
 
     def __init__(
         self, pull: Callable[..., Any], push: Callable[..., Any], store: Callable[..., Any]
     ) -> None:
         self._pull, self._push, self._store = pull, push, store
-        self._sizes: OrderedDict[str, int] = OrderedDict()  # by the message that was sent
+        self._sizes: OrderedDict[str, int] = OrderedDict()  # by message sent
 
     def pull(self, *args: Any, **kwargs: Any) -> Any:
-        """Flower's own, noting how large the messages are."""
+        """Call Flower's handler and record the sizes of the messages."""
         reply = self._pull(*args, **kwargs)
         for message, tree in zip(reply.messages_list, reply.message_object_trees, strict=False):
             objects = list(objects_in(tree))
-            # only what has parts is looked at: the values themselves are not read twice
+            # only objects with parts are inspected: values are not read twice
             contents = [kwargs["store"].get(one.object_id) for one in objects if one.children]
             size = len(objects) + sum(chunks_of(content or b"") for content in contents)
             self._sizes[message.metadata.message_id] = size
@@ -129,7 +129,7 @@ class Answers:
         return reply
 
     def push(self, *args: Any, **kwargs: Any) -> Any:
-        """Flower's own, if the answer is not too large."""
+        """Call Flower's handler unless the answer is too large."""
         request = kwargs["request"]
         for message, tree in zip(request.messages_list, request.message_object_trees, strict=False):
             size = self._sizes.get(message.metadata.reply_to_message_id, 0)
@@ -138,7 +138,7 @@ class Answers:
         return self._push(*args, **kwargs)
 
     def store(self, *args: Any, **kwargs: Any) -> Any:
-        """Flower's own, if it is not an array of more chunks than the largest message had."""
+        """Call Flower's handler unless an array has more chunks than the largest message."""
         request = kwargs["request"]
         most = max(self._sizes.values(), default=0) + _SPARE
         if (chunks := chunks_of(request.object_content)) > most:
@@ -155,7 +155,7 @@ def _refuse(request: Any, why: str) -> NoReturn:
 
 
 def chunks_of(content: bytes) -> int:
-    """How many chunks an array is put together from, as Flower keeps it; 0: it is no array.
+    """Return the number of chunks of an array as Flower stores it; 0 if it is no array.
 
     >>> chunks_of(b'Array id 29' + bytes(1) + b'{"arraychunk_ids": [0, 0, 0]}')
     3
@@ -168,11 +168,11 @@ def chunks_of(content: bytes) -> int:
     try:
         return len(json.loads(body)["arraychunk_ids"])
     except (ValueError, KeyError, TypeError, RecursionError):
-        return len(body)  # no array that could be put together
+        return len(body)  # an array that cannot be assembled
 
 
 def objects_in(tree: Any) -> Iterator[Any]:
-    """The objects that a tree of Flower's names."""
+    """Yield the objects of one of Flower's trees."""
     waiting = [tree]
     while waiting:
         yield (one := waiting.pop())
@@ -180,9 +180,9 @@ def objects_in(tree: Any) -> Iterator[Any]:
 
 
 def guard_answers() -> None:
-    """Let Flower's handlers refuse answers that are too large."""
+    """Make Flower's handlers refuse oversized answers."""
     from flwr.superlink.servicer.fleet import fleet_handlers as handlers
 
-    answers = Answers(handlers.pull_messages, handlers.push_messages, handlers.push_object)
+    answers = AnswerLimits(handlers.pull_messages, handlers.push_messages, handlers.push_object)
     handlers.pull_messages, handlers.push_messages = answers.pull, answers.push
     handlers.push_object = answers.store

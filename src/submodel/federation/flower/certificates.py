@@ -1,4 +1,4 @@
-"""Certificates and keys as bytes: a federation's own authority, its server, its devices."""
+"""Certificates and keys of a federation as bytes: authority, server, devices."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ except ImportError:
         "a federation needs the package 'cryptography': pip install 'submodel[flower]'"
     ) from None
 
-# The authority outlives several certificates of the server, so that devices need not change.
+# The authority outlives several server certificates, so devices keep their files.
 AUTHORITY_LIFE = timedelta(days=3650)
-# The longest life that every TLS client takes, also under a private authority.
+# Longest validity that every TLS client accepts, also under a private authority.
 SERVER_LIFE = timedelta(days=825)
-# For devices whose clocks are behind.
+# For devices with slow clocks.
 LEEWAY = timedelta(days=1)
 ALWAYS = ("localhost", "127.0.0.1")
 
@@ -38,7 +38,7 @@ _USAGES = (
 
 @dataclass(frozen=True)
 class Pair:
-    """A certificate and its private key (PEM)."""
+    """Certificate and its private key (PEM)."""
 
     certificate: bytes
     key: bytes
@@ -46,26 +46,26 @@ class Pair:
 
 @dataclass(frozen=True)
 class DeviceKeys:
-    """A device's private and public key (OpenSSH)."""
+    """Private and public key of a device (OpenSSH)."""
 
     private: bytes
     public: bytes
 
 
 def parse_host(text: str) -> x509.GeneralName:
-    """A name or an address under which devices reach the server.
+    """Parse a name or address of the server.
 
     >>> parse_host("FL.example.org").value, parse_host("192.0.2.7").value
     ('fl.example.org', IPv4Address('192.0.2.7'))
     """
     try:
-        # a zone, as in fe80::1%eth0, means something on one machine only
+        # a zone, as in fe80::1%eth0, is only valid on one machine
         address = ipaddress.ip_address(text) if "%" not in text else None
     except ValueError:
         address = None
     if address is not None:
         if address.is_unspecified:
-            raise SubmodelError(f"{text}: an address to listen at, not one that devices reach")
+            raise SubmodelError(f"{text}: an address to listen on; devices cannot reach it")
         return x509.IPAddress(address)
     labels = text.lower().split(".")
     if len(text) > 253 or labels[-1].isdigit() or not all(map(_LABEL.fullmatch, labels)):
@@ -77,7 +77,7 @@ def parse_host(text: str) -> x509.GeneralName:
 
 
 def new_authority(now: datetime) -> Pair:
-    """An authority that may sign certificates of servers and nothing below them."""
+    """Create an authority that may sign server certificates, but no further authorities."""
     key = ec.generate_private_key(ec.SECP256R1())
     identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
     name = _name(f"submodel federation {identifier.digest.hex()[:8]}")
@@ -88,14 +88,14 @@ def new_authority(now: datetime) -> Pair:
 
 
 def new_server(authority: Pair, hosts: Sequence[str], now: datetime) -> Pair:
-    """A new key and certificate for a server that devices reach under each of these hosts."""
+    """Create a key and certificate of a server for these hosts."""
     names = list(dict.fromkeys(parse_host(host) for host in (*hosts, *ALWAYS)))
     signer = _private(authority.key)
     issuer = read_certificate(authority.certificate)
     if issuer.not_valid_after_utc <= now:
         raise SubmodelError(
             f"the authority of this federation expired on {issuer.not_valid_after_utc:%Y-%m-%d}: "
-            "make a new federation with 'submodel federation init'"
+            "create a new federation with 'submodel federation init'"
         )
     key = ec.generate_private_key(ec.SECP256R1())
     end = min(now + SERVER_LIFE, issuer.not_valid_after_utc)
@@ -112,7 +112,7 @@ def new_server(authority: Pair, hosts: Sequence[str], now: datetime) -> Pair:
 
 
 def new_device() -> DeviceKeys:
-    """A new pair of keys for a device, in the form that Flower's SuperNode reads."""
+    """Create a pair of keys of a device, in the format of Flower's SuperNode."""
     key = ec.generate_private_key(ec.SECP384R1())
     private = key.private_bytes(
         serialization.Encoding.PEM,
@@ -126,7 +126,7 @@ def new_device() -> DeviceKeys:
 
 
 def registered_form(public: bytes) -> bytes:
-    """A device's public key as Flower keeps it; it compares these bytes, not the keys."""
+    """Return a public key in the form that Flower stores and compares byte by byte."""
     try:
         key = serialization.load_ssh_public_key(public)
     except (ValueError, UnsupportedAlgorithm):
@@ -139,7 +139,7 @@ def registered_form(public: bytes) -> bytes:
 
 
 def check_device_key(private: bytes) -> None:
-    """Refuse what Flower's SuperNode could not use as its key."""
+    """Raise `SubmodelError` if Flower's SuperNode cannot use the key."""
     try:
         key = serialization.load_ssh_private_key(private, None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
@@ -149,7 +149,7 @@ def check_device_key(private: bytes) -> None:
 
 
 def read_certificate(pem: bytes) -> x509.Certificate:
-    """The certificate in a file's bytes."""
+    """Read a certificate in PEM."""
     try:
         return x509.load_pem_x509_certificate(pem)
     except ValueError:
@@ -157,7 +157,7 @@ def read_certificate(pem: bytes) -> x509.Certificate:
 
 
 def hosts_of(certificate: x509.Certificate) -> tuple[str, ...]:
-    """The names and addresses that a certificate is for."""
+    """Return the names and addresses of a certificate."""
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:

@@ -1,7 +1,8 @@
-"""The one adapter to Flower's internals: submit, follow and stop runs; register and list devices.
+"""Adapter to Flower's internals: submit, follow and stop runs; register and list devices.
 
-Flower offers these only as commands of a second each; the modules behind them move from version to
-version. An upgrade of Flower changes this file (and the start of a SuperLink in guard.py).
+Flower offers these only as commands that take a second each; the modules behind them change from
+version to version. An upgrade of Flower changes this file (and the start of a SuperLink in
+guard.py).
 """
 
 from __future__ import annotations
@@ -39,19 +40,19 @@ from flwr.supercore.fab import Fab
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 
 from submodel.core.errors import SubmodelError
-from submodel.federation.flower.process import past_proxies
+from submodel.federation.flower.process import proxy_exceptions
 
 
 class UnreachableError(SubmodelError):
-    """A SuperLink that does not answer."""
+    """Error: a SuperLink does not answer."""
 
 
 @dataclass(frozen=True)
 class Node:
-    """A device as the SuperLink knows it.
+    """Device as registered at a SuperLink.
 
-    The status is ``registered`` (never seen), ``online`` or ``offline``. A device that crashed is
-    online until two heartbeats, half a minute, are missing; that is then when it was last seen.
+    The status is ``registered`` (never seen), ``online`` or ``offline``. A crashed device counts as
+    online until two heartbeats, half a minute, are missing; ``last_seen`` is then that time.
     """
 
     id: int
@@ -61,15 +62,15 @@ class Node:
 
 
 def thin_app() -> Path:
-    """The folder of the app that is submitted: names of installed modules, no code."""
+    """Return the folder of the submitted app: names of installed modules, no code."""
     return Path(__file__).with_name("app")
 
 
 def bundle(app: Path) -> tuple[bytes, dict[str, Any]]:
-    """An app as Flower sends it, and the settings that a run may change, with their defaults."""
+    """Return an app as Flower sends it, and the defaults of a run's settings."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of a library, in Flower's code
+            warnings.simplefilter("ignore", DeprecationWarning)  # from a library that Flower calls
             content = build_fab_from_disk(app)
         config = get_fab_config(content)["tool"]["flwr"]["app"].get("config")
         return content, flatten_dict(config)
@@ -78,7 +79,7 @@ def bundle(app: Path) -> tuple[bytes, dict[str, Any]]:
 
 
 def key_fingerprint(public_key: bytes) -> str:
-    """The fingerprint of an OpenSSH public key, as ``ssh-keygen -l`` shows it.
+    """Return the fingerprint of an OpenSSH public key, as in ``ssh-keygen -l``.
 
     >>> key_fingerprint(b"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIA== somebody")
     'SHA256:xGib3+FptS+cITct2V7iFK9qKkm/QSPPdJstK0JtCps'
@@ -91,13 +92,13 @@ def key_fingerprint(public_key: bytes) -> str:
 
 
 class Control:
-    """A connection to a SuperLink on this machine; ``ca`` is its CA, None for plain HTTP."""
+    """Connection to a SuperLink on this machine; ``ca`` is its CA, None for plain HTTP."""
 
     def __init__(self, address: str, ca: Path | None) -> None:
         self._address = address
         try:
             certificates = None if ca is None else ca.read_bytes()
-            with _past_proxies():
+            with _without_proxies():
                 self._client = ControlHttpClient.from_server_address(
                     server_address=address,
                     insecure=ca is None,
@@ -108,12 +109,12 @@ class Control:
             raise SubmodelError(f"{ca} is not a CA certificate: {error}") from None
 
     def submit(self, app: Path, run_config: Mapping[str, str | int | float | bool]) -> int:
-        """Send an app to be run; returns the run's id."""
+        """Submit an app; return the id of the run."""
         content, defaults = bundle(app)
         unknown = sorted(run_config.keys() - defaults.keys())
-        if unknown:  # Flower says only that something is invalid
+        if unknown:  # Flower's own error does not name the key
             raise SubmodelError(
-                f"{app}: no setting {', '.join(unknown)} of a run; allowed: {', '.join(defaults)}"
+                f"{app}: unknown settings {', '.join(unknown)}; allowed: {', '.join(defaults)}"
             )
         fab = fab_to_proto(Fab(hashlib.sha256(content).hexdigest(), content, {}))
         config = user_config_to_proto(dict(run_config))
@@ -124,19 +125,19 @@ class Control:
         return int(reply.run_id)
 
     def status(self, run_id: int) -> str:
-        """``pending``, ``starting``, ``running`` or ``finished:completed|failed|stopped``."""
+        """Return pending, starting, running or finished:completed|failed|stopped."""
         request = ListRunsRequest(run_id=run_id)
         status = self._ask("show the run", self._client.ListRuns, request).run_dict[run_id].status
         return f"{status.status}:{status.sub_status}" if status.sub_status else str(status.status)
 
     def details(self, run_id: int) -> str:
-        """What Flower tells about the end of a run; often nothing."""
+        """Return Flower's text on the end of a run; often empty."""
         request = ListRunsRequest(run_id=run_id)
         reply = self._ask("show the run", self._client.ListRuns, request)
         return str(reply.run_dict[run_id].status.details)
 
     def stop(self, run_id: int) -> None:
-        """Stop a run; one that has ended stays as it is."""
+        """Stop a run, if it has not ended."""
         request = StopRunRequest(run_id=run_id)
         run_is_over = ApiErrorCode.RUN_ALREADY_FINISHED
         reply = self._ask("stop the run", self._client.StopRun, request, fine=run_is_over)
@@ -144,7 +145,7 @@ class Control:
             raise SubmodelError(f"the SuperLink on {self._address} could not stop run {run_id}")
 
     def register(self, public_key: bytes) -> None:
-        """Let the device with this key (EC P-384, OpenSSH format) join; twice is fine."""
+        """Register the key of a device (EC P-384, OpenSSH format); no effect if registered."""
         try:
             key = serialization.load_ssh_public_key(public_key)
             if not isinstance(key, ec.EllipticCurvePublicKey):
@@ -161,7 +162,7 @@ class Control:
         self._ask("register the key", self._client.RegisterNode, request, fine=key_in_use)
 
     def nodes(self) -> list[Node]:
-        """The devices that are registered, whether they are there or not."""
+        """Return all registered devices, connected or not."""
         reply = self._ask("list the devices", self._client.ListNodes, ListNodesRequest())
         return [_node(info) for info in reply.nodes_info if info.status != "unregistered"]
 
@@ -176,7 +177,7 @@ class Control:
         request: Any,
         fine: ApiErrorCode | None = None,
     ) -> Any:
-        """Flower's reply, or None where its refusal is fine."""
+        """Return Flower's reply; None if it refused with the code ``fine``."""
         try:
             return call(request)
         except httpx.HTTPStatusError as error:
@@ -191,7 +192,7 @@ class Control:
             ) from None
         except (httpx.HTTPError, ValueError) as error:
             raise UnreachableError(
-                f"the SuperLink on {self._address} could not be asked to {what}: {error}"
+                f"cannot ask the SuperLink on {self._address} to {what}: {error}"
             ) from None
 
 
@@ -200,7 +201,7 @@ def _node(info: Any) -> Node:
     openssh = (serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
     last_seen = None
     if info.HasField("online_until"):
-        # a heartbeat promises so much time; an end, clean or not, is noted as the promise's end
+        # a heartbeat extends online_until by this time; afterwards it is the time of the end
         ahead = HEARTBEAT_PATIENCE * info.heartbeat_interval if info.status == "online" else 0.0
         last_seen = datetime.fromtimestamp(info.online_until - ahead, UTC)
     return Node(
@@ -212,9 +213,9 @@ def _node(info: Any) -> Node:
 
 
 @contextlib.contextmanager
-def _past_proxies() -> Iterator[None]:
-    """Flower's client reads the proxies of the environment when it is made."""
-    changes = past_proxies(os.environ)
+def _without_proxies() -> Iterator[None]:
+    """Exempt loopback from proxies while Flower's client reads the environment."""
+    changes = proxy_exceptions(os.environ)
     before = {name: os.environ.get(name) for name in changes}
     os.environ.update(changes)
     try:

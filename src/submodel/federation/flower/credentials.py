@@ -1,13 +1,13 @@
-"""The folder of a federation: who may speak as its server and as each of its devices.
+"""Folder of a federation: credentials of its server and of its devices.
 
 ::
 
-    ca.crt ca.key                          the federation's own authority
-    server/{ca.crt,server.crt,server.key}  what the server shows and keeps
-    devices/NAME/{ca.crt,device.key,device.pub}   what goes to one device, and nothing else
+    ca.crt ca.key                          certificate authority of the federation
+    server/{ca.crt,server.crt,server.key}  files of the server
+    devices/NAME/{ca.crt,device.key,device.pub}   files for one device
 
-The key of the authority is needed for new certificates of the server only; a device's private key
-only on the device.
+Only new server certificates need the key of the authority, and only the device needs its private
+key.
 """
 
 from __future__ import annotations
@@ -34,35 +34,35 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 @dataclass(frozen=True)
 class Federation:
-    """A federation's folder and the names of its devices, in order."""
+    """Folder of a federation and the sorted names of its devices."""
 
     folder: Path
     devices: tuple[str, ...]
 
     @property
     def server(self) -> ServerFiles:
-        """The server's files."""
+        """Files of the server."""
         home = self.folder / "server"
         return ServerFiles(home / "ca.crt", home / "server.crt", home / "server.key")
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """The names and addresses that the server's certificate is for."""
+        """Names and addresses of the server's certificate."""
         return certificates.hosts_of(_certificate(self.server.certificate))
 
     @property
     def expires(self) -> datetime:
-        """When the server's certificate ends."""
+        """End of the server certificate's validity."""
         return _certificate(self.server.certificate).not_valid_after_utc
 
     def public_keys(self) -> dict[str, bytes]:
-        """Every device's public key by its name, in OpenSSH format."""
+        """Return the public keys of all devices by name, in OpenSSH format."""
         keys: dict[str, bytes] = {}
         owners: dict[bytes, str] = {}
         for name in self.devices:
             path = self.folder / "devices" / name / "device.pub"
             content = _read(path)
-            with _about(path):
+            with _naming(path):
                 key = certificates.registered_form(content)
             if key in owners:
                 raise SubmodelError(
@@ -72,7 +72,12 @@ class Federation:
         return keys
 
     def check(self, host: str, when: datetime | None = None) -> None:
-        """Refuse a server certificate that devices would refuse under this host, by now or then."""
+        """Raise `SubmodelError` if devices would refuse the server's certificate.
+
+        Args:
+            host: name or address of the server.
+            when: time of the check; None: now.
+        """
         now, path, mend = when or datetime.now(UTC), self.server.certificate, "federation renew"
         host = str(certificates.parse_host(host).value)
         certificate = _certificate(path)
@@ -80,12 +85,12 @@ class Federation:
             raise SubmodelError(
                 f"{path}: valid from {certificate.not_valid_before_utc:%Y-%m-%d} to "
                 f"{certificate.not_valid_after_utc:%Y-%m-%d}, not on {now:%Y-%m-%d}; "
-                f"'submodel {mend}' makes a new one"
+                f"'submodel {mend}' creates a new one"
             )
         if host not in self.hosts:
             raise SubmodelError(
                 f"{path}: not for {host} but for {', '.join(self.hosts)}; "
-                f"'submodel {mend} --host {host}' makes one that is"
+                f"'submodel {mend} --host {host}' creates one"
             )
         if not certificates.is_issued_by(certificate, _certificate(self.server.ca)):
             raise SubmodelError(f"{path}: not signed by {self.server.ca}, which devices trust")
@@ -93,19 +98,19 @@ class Federation:
 
 
 def create(folder: Path, hosts: Sequence[str], devices: Sequence[str]) -> Federation:
-    """Make the folder of a new federation; ``hosts`` are where devices reach its server."""
+    """Create the folder of a federation; ``hosts`` are the addresses of its server."""
     if not hosts:
-        raise SubmodelError("give at least one host under which devices reach the server")
+        raise SubmodelError("give at least one host, the address of the server for devices")
     _check_names(devices)
     now = datetime.now(UTC)
     authority = certificates.new_authority(now)
     server = certificates.new_server(authority, hosts, now)
-    with _sentences():
+    with _readable_errors():
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise SubmodelError(f"{folder}: exists and is not an empty folder")
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(0o700)
-        # private keys have no place in a repository
+        # keeps private keys out of repositories
         _write(folder, {".gitignore": b"*\n", "ca.crt": authority.certificate})
         _write(folder, {"ca.key": authority.key})
         (folder / "server").mkdir(mode=0o700)
@@ -116,30 +121,30 @@ def create(folder: Path, hosts: Sequence[str], devices: Sequence[str]) -> Federa
 
 
 def add(folder: Path, names: Sequence[str]) -> Federation:
-    """Make credentials for new devices of an existing federation."""
+    """Create credentials of further devices of a federation."""
     federation = load_federation(folder)
     _check_names(names)
-    with _sentences():
+    with _readable_errors():
         for name in names:
             if (folder / "devices" / name).exists():
-                raise SubmodelError(f"{folder / 'devices' / name}: there is a device of this name")
+                raise SubmodelError(f"{folder / 'devices' / name}: a device of this name exists")
         _write_devices(folder, federation.server.ca.read_bytes(), names)
     return load_federation(folder)
 
 
 def renew_certificate(folder: Path, hosts: Sequence[str] = ()) -> Federation:
-    """Make a new key and certificate of the server; without hosts, for those of the present one.
+    """Create a new key and certificate of the server, by default for its present hosts.
 
-    The authority stays the same, so devices need not change.
+    The authority stays the same, so devices keep their files.
     """
     federation = load_federation(folder)
     key = folder / "ca.key"
     if not key.exists():
-        raise SubmodelError(f"{key}: no such file; only with it can a certificate be signed")
+        raise SubmodelError(f"{key}: no such file; signing a certificate needs it")
     authority = _pair(federation.server.ca, key)
     server = certificates.new_server(authority, hosts or federation.hosts, datetime.now(UTC))
     home = folder / "server"
-    with _sentences():
+    with _readable_errors():
         files = _server_files(server)
         for name in files:
             (home / f"{name}.new").unlink(missing_ok=True)
@@ -150,14 +155,14 @@ def renew_certificate(folder: Path, hosts: Sequence[str] = ()) -> Federation:
 
 
 def load_federation(folder: Path) -> Federation:
-    """The federation in a folder, with every file that a server needs, private keys private.
+    """Load a federation; check that the server's files exist and private keys are private.
 
-    The private keys of the authority and of devices need not be there.
+    The private keys of the authority and of devices may be missing.
     """
-    with _sentences():
+    with _readable_errors():
         if not (folder / "server").is_dir():
             raise SubmodelError(
-                f"{folder}: not the folder of a federation; make one with "
+                f"{folder}: not the folder of a federation; create one with "
                 f"'submodel federation init {folder} --host NAME'"
             )
         homes = sorted(path for path in (folder / "devices").glob("[!.]*") if path.is_dir())
@@ -171,9 +176,9 @@ def load_federation(folder: Path) -> Federation:
 
 
 def load_device(folder: Path) -> DeviceFiles:
-    """The credentials of a device: a copy of ``devices/NAME`` of its federation."""
+    """Load the credentials of a device: a copy of ``devices/NAME`` of its federation."""
     files = DeviceFiles(folder / "ca.crt", folder / "device.key")
-    with _sentences():
+    with _readable_errors():
         if not folder.is_dir():
             raise SubmodelError(
                 f"{folder}: no such folder; copy devices/NAME of the federation here, as {folder}"
@@ -182,14 +187,14 @@ def load_device(folder: Path) -> DeviceFiles:
         _check_private([files.key])
         _certificate(files.ca)
         content = _read(files.key)
-    with _about(files.key):
+    with _naming(files.key):
         certificates.check_device_key(content)
     return files
 
 
 def _write_devices(folder: Path, ca: bytes, names: Sequence[str]) -> None:
     for name in names:
-        # a server that looks meanwhile sees the whole folder or none of it
+        # a concurrent server sees the whole folder or nothing
         home = Path(tempfile.mkdtemp(prefix=".", dir=folder / "devices"))
         keys = certificates.new_device()
         _write(home, {"ca.crt": ca, "device.key": keys.private, "device.pub": keys.public})
@@ -202,7 +207,7 @@ def _server_files(server: certificates.Pair) -> dict[str, bytes]:
 
 def _write(home: Path, files: Mapping[str, bytes]) -> None:
     for name, content in files.items():
-        # private from its first byte on; open() obeys the umask as for any file
+        # private from the first byte on
         mode = 0o600 if ".key" in name else 0o644
         number = os.open(home / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         with os.fdopen(number, "wb") as file:
@@ -213,7 +218,7 @@ def _check_names(names: Sequence[str]) -> None:
     for index, name in enumerate(names):
         if not _NAME.fullmatch(name):
             raise SubmodelError(
-                f"{name!r} is not the name of a device: at most 64 letters, digits, '.', '_' and "
+                f"{name!r} is not a device name: at most 64 letters, digits, '.', '_' and "
                 "'-', a letter or digit first"
             )
         if name in names[:index]:
@@ -237,26 +242,26 @@ def _check_private(paths: Sequence[Path]) -> None:
 
 def _certificate(path: Path) -> x509.Certificate:
     content = _read(path)
-    with _about(path):
+    with _naming(path):
         return certificates.read_certificate(content)
 
 
 def _pair(certificate: Path, key: Path) -> certificates.Pair:
     pair = certificates.Pair(_read(certificate), _read(key))
-    with _about(key):
+    with _naming(key):
         if not certificates.keys_match(pair):
             raise SubmodelError(f"not the private key of {certificate}")
     return pair
 
 
 def _read(path: Path) -> bytes:
-    with _sentences():
+    with _readable_errors():
         return path.read_bytes()
 
 
 @contextmanager
-def _about(path: Path) -> Iterator[None]:
-    """Say which file an error is about."""
+def _naming(path: Path) -> Iterator[None]:
+    """Prefix errors with the name of a file."""
     try:
         yield
     except SubmodelError as error:
@@ -264,8 +269,8 @@ def _about(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _sentences() -> Iterator[None]:
-    """Say what the system refused in a sentence."""
+def _readable_errors() -> Iterator[None]:
+    """Raise errors of the system as `SubmodelError`."""
     try:
         yield
     except OSError as error:

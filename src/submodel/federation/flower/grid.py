@@ -1,9 +1,9 @@
-"""Our messages over a Flower grid, as the server sends and fetches them.
+"""Message transport over a Flower grid, on the side of the server.
 
 A device announces an answer, then sends its parts, and Flower's grid waits for the parts of one
-answer after another. So a device that dies in between, or announces what it never sends, would keep
-the answers of the others from a round until it is over. Here an answer is fetched as far as it has
-come, at every look, and is there when all of it is.
+answer after another. So a device that dies in between, or never sends an announced answer, would
+block the other answers until the end of the round. Here every poll fetches the parts that have
+arrived, and an answer is returned once it is complete.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from flwr.supercore.inflatable.inflatable_utils import (
 from flwr.superlink.grid import HttpGrid
 
 from submodel.core.errors import plain
+from submodel.federation.channel import MessageKind, Reply
 from submodel.federation.flower.messages import TYPES, payload_of, to_records
-from submodel.federation.post import MessageKind, Reply
 
 _log = logging.getLogger(__name__)
-_LATER = 5.0  # seconds by which Flower's patience outlasts ours: the deadline is told by us
+_GRACE = 5.0  # seconds that a message outlives our deadline in Flower: our error comes first
 _GONE = int(ErrorCode.NODE_UNAVAILABLE)
 _REASONS = {
     1: "its app could not be loaded",
@@ -46,44 +46,44 @@ _REASONS = {
 
 @dataclass
 class _Announced:
-    """An answer that a device has begun to send."""
+    """Answer that a device has begun to send."""
 
     message_id: str
     parts: list[str]
-    contents: dict[str, bytes] = field(default_factory=dict)  # of the parts that have come
+    contents: dict[str, bytes] = field(default_factory=dict)  # of the received parts
     is_lost: bool = False  # Flower has dropped a part
 
 
-class GridPost:
-    """Carries our messages over a Flower grid."""
+class GridChannel:
+    """`Channel` over a Flower grid."""
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
-        self._announced: dict[str, _Announced] = {}  # by the ticket that it answers
+        self._announced: dict[str, _Announced] = {}  # by ticket
 
     def present(self) -> Collection[int]:
-        """The nodes that Flower lists; one that died is listed until two heartbeats are missing."""
+        """Return Flower's nodes; a dead one is listed until two heartbeats are missing."""
         return set(self._grid.get_node_ids())
 
     def send(
         self, node: int, kind: MessageKind, payload: bytes, seconds: float, topic: str
     ) -> str | None:
-        """Push one message; soon after its time Flower neither delivers nor answers it."""
-        lives = seconds + _LATER
+        """Push one message; Flower drops it soon after its time."""
+        lives = seconds + _GRACE
         message = Message(to_records(payload), node, TYPES[kind], ttl=lives, group_id=topic)
         tickets = list(self._grid.push_messages([message]))
         return tickets[0] or None if tickets else None
 
     def replies(self, tickets: Collection[str]) -> list[Reply]:
-        """Answers by the message that they reply to: errors come from nodes of other numbers."""
+        """Return answers by ticket: errors come from nodes of other numbers."""
         if isinstance(self._grid, HttpGrid):
             return list(self._whole_answers(self._grid, tickets))
-        messages = self._grid.pull_messages(list(tickets))  # of a simulation: they come whole
+        messages = self._grid.pull_messages(list(tickets))  # a simulation delivers whole answers
         answers = ((message.metadata.reply_to_message_id, message) for message in messages)
         return [_reply(ticket, message) for ticket, message in answers if ticket in tickets]
 
     def forget(self, tickets: Collection[str]) -> None:
-        """Drop the parts that have come."""
+        """Drop the received parts of answers."""
         for ticket in tickets:
             self._announced.pop(ticket, None)
 
@@ -103,11 +103,11 @@ class GridPost:
             if is_whole or answer.is_lost:
                 del self._announced[ticket]
                 lost = Reply(ticket, b"", _REASONS[4])
-                yield _put_together(ticket, answer) if is_whole else lost
+                yield _assemble(ticket, answer) if is_whole else lost
 
 
 def _fetch(grid: HttpGrid, answer: _Announced) -> bool:
-    """Fetch the parts of an answer that have come since the last time; whether all are there."""
+    """Fetch the new parts of an answer; return whether it is complete."""
     client, run_id = grid._runtime_client, grid.run.run_id
     fetch_part = make_pull_object_fn_protobuf(client.PullObject, grid.node, run_id)
 
@@ -132,16 +132,16 @@ def _fetch(grid: HttpGrid, answer: _Announced) -> bool:
     return True
 
 
-def _put_together(ticket: str, answer: _Announced) -> Reply:
-    """The answer of parts that are all there; they are a device's, and may be anything."""
+def _assemble(ticket: str, answer: _Announced) -> Reply:
+    """Assemble an answer from its parts, which are untrusted."""
     try:
         message = inflate_object_from_contents(answer.message_id, answer.contents)
         if not isinstance(message, Message):
             raise TypeError(f"it is a {type(message).__name__}")
         return _reply(ticket, message)
-    except Exception as error:  # whatever Flower meets in them
-        _log.warning("an answer is no message of Flower's: %s", plain(error))
-        return Reply(ticket, b"", "its answer is no message of Flower's")
+    except Exception as error:  # Flower may raise anything for invalid parts
+        _log.warning("an answer is not a Flower message: %s", plain(error))
+        return Reply(ticket, b"", "its answer is not a Flower message")
 
 
 def _reply(ticket: str, message: Message) -> Reply:

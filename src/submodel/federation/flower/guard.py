@@ -1,13 +1,13 @@
-"""A SuperLink that takes orders from its own machine only; others reach the devices' door.
+"""Guard of a SuperLink: only its own machine may control it, other machines reach devices' paths.
 
 Flower serves three interfaces on one port: control (submit a run, which is code that every device
 executes), runtime (for its own helper processes) and fleet (for devices, which sign with their
-keys). Its account login is a no-op, so the guard stands before all of them: from another machine
-only the fleet interface and the health check answer. Whatever else is served, now or after an
-upgrade of Flower, is closed. What devices may send is bounded (bounds.py).
+keys). Its account login has no effect, so the guard filters all requests: other machines reach only
+the fleet interface and the health check. Everything else is closed, also after an upgrade of
+Flower. The size of devices' requests is limited (bounds.py).
 
-This file is run by its path (see launcher.py) and so imports nothing of the package, but for
-bounds.py, which lies beside it and does neither.
+The launcher runs this file by its path (launcher.py), so it imports nothing of the package except
+bounds.py, which is in the same folder and imports nothing of it either.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ else:
 
 FLEET = "/v1/fleet/"
 HEALTH = "/health"
-_SHUTDOWN = 2  # seconds that an open request has to end when the SuperLink stops
-# Switches of Flower's for interfaces of the past, on ports of their own that nothing guards.
+_SHUTDOWN = 2  # seconds for open requests when the SuperLink stops
+# Flower's switches for former interfaces, on separate ports without a guard.
 _UNGUARDED_SWITCHES = ("FLWR_INTERNAL_GRPC_CONTROL_API", "FLWR_INTERNAL_GRPC_FLEET_API")
 
 AsgiSend = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -38,7 +38,7 @@ AsgiApp = Callable[[bounds.AsgiScope, bounds.AsgiReceive, AsgiSend], Awaitable[N
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can be at, or reach, the address.
+    """Whether an address is of this machine only.
 
     >>> [is_loopback(host) for host in ("127.0.0.1", "::1", "::ffff:127.0.0.1", "10.0.0.5")]
     [True, True, True, False]
@@ -54,7 +54,7 @@ def is_loopback(host: str) -> bool:
 
 
 def is_allowed(scope: bounds.AsgiScope) -> bool:
-    """Whether a request may pass: the fleet's for all, every other from this machine.
+    """Whether a request is allowed: fleet from all machines, the rest from this machine.
 
     >>> is_allowed({"type": "http", "path": "/v1/control/start-run", "client": ("10.0.0.5", 1)})
     False
@@ -67,33 +67,33 @@ def is_allowed(scope: bounds.AsgiScope) -> bool:
     client, server = scope.get("client"), scope.get("server")
     if not client:
         return False
-    # A SuperLink bound to one address is reached on it by its helpers too: from that address.
+    # helpers of a SuperLink that is bound to one address use that address
     return is_loopback(client[0]) or bool(server and client[0] == server[0])
 
 
 KeyCheck = Callable[[bounds.AsgiScope], Awaitable[bool]]
-"""Whether a request is signed with a registered key."""
+"""Check whether a request is signed with a registered key."""
 
 
-async def _nobody(_: bounds.AsgiScope) -> bool:
+async def _no_key(_: bounds.AsgiScope) -> bool:
     return False
 
 
 class Guard:
-    """Answers 403 to whatever is not allowed and 413 to what is too long, before Flower sees it."""
+    """Middleware before Flower: status 403 if a request is not allowed, 413 if it is too long."""
 
     def __init__(
-        self, app: AsgiApp, has_key: KeyCheck = _nobody, chunk: int = bounds.STRANGER_BYTES
+        self, app: AsgiApp, has_key: KeyCheck = _no_key, chunk: int = bounds.UNREGISTERED_BYTES
     ) -> None:
         self._app, self._has_key, self._chunk = app, has_key, chunk
 
     async def __call__(
         self, scope: bounds.AsgiScope, receive: bounds.AsgiReceive, send: AsgiSend
     ) -> None:
-        """One request."""
+        """Handle one request."""
         if not is_allowed(scope):
             if scope["type"] == "http":
-                await _refuse(send, 403, "Only the server's own machine may do this.")
+                await _refuse(send, 403, "Allowed only from the server's own machine.")
             else:
                 await receive()
                 await send({"type": "websocket.close", "code": 1008})
@@ -105,13 +105,15 @@ class Guard:
     async def _fleet(
         self, scope: bounds.AsgiScope, receive: bounds.AsgiReceive, send: AsgiSend
     ) -> None:
-        """A request by a device, or by whoever says so."""
+        """Handle a request to the fleet interface, which may come from any machine."""
         most = bounds.largest_body(scope["path"], self._chunk)
         body, length = None, bounds.declared_length(scope)
-        if length <= bounds.STRANGER_BYTES or (length <= most and await self._has_key(scope)):
-            body = await bounds.whole_body(receive, max(length, bounds.STRANGER_BYTES))
+        if length <= bounds.UNREGISTERED_BYTES or (length <= most and await self._has_key(scope)):
+            body = await bounds.whole_body(receive, max(length, bounds.UNREGISTERED_BYTES))
         if body is None:
-            await _refuse(send, 413, "This is more than may be sent with this key, or without one.")
+            await _refuse(
+                send, 413, "The request is too long for this key, or for a request without a key."
+            )
         else:
             await self._app(scope, bounds.replay(body, receive), send)
 
@@ -121,14 +123,14 @@ async def _refuse(send: AsgiSend, status: int, detail: str) -> None:
     headers = [
         (b"content-type", b"application/json"),
         (b"content-length", str(len(text)).encode()),
-        (b"connection", b"close"),  # whatever else it sends is not read
+        (b"connection", b"close"),  # the rest is not read
     ]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": text})
 
 
 def run_superlink() -> None:
-    """``flower-superlink`` with the guard around its application; takes its arguments."""
+    """Run ``flower-superlink`` behind the guard, with the same arguments."""
     for name in _UNGUARDED_SWITCHES:
         os.environ.pop(name, None)
 
@@ -146,15 +148,15 @@ def run_superlink() -> None:
     config = _parse_superlink_lifespan_config()
     app = create_app(config, SuperLinkLifespan)
     uvicorn.run(
-        Guard(app, bounds.Keys(app), FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE),
+        Guard(app, bounds.RegisteredKeys(app), FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE),
         host=config.host,
         port=config.port,
         ssl_keyfile=config.ssl_keyfile,
         ssl_certfile=config.ssl_certfile,
         workers=1,
         log_config=get_uvicorn_log_config(console_handler.level),
-        http="h11",  # which bounds the head of a request; the other implementation does not
-        # with them a header could claim that a request comes from this machine
+        http="h11",  # limits the head of a request; the other implementation does not
+        # a proxy header could fake this machine's address
         proxy_headers=False,
         timeout_graceful_shutdown=_SHUTDOWN,
     )

@@ -1,8 +1,8 @@
-"""Runs ``flower-superlink`` (guarded) or ``flower-supernode``, and ends with who started it.
+"""Launcher of ``flower-superlink`` (guarded) and ``flower-supernode``; ends with its parent.
 
-Run by its path, not as a module: a SuperNode on a small device then holds Flower in memory, but
-not the whole package with PyTorch. So it imports nothing of the package, but in a process that it
-forks for the purpose: the one that starts apps (superexec.py).
+It is run by its path, not as a module: a SuperNode on a small device then holds Flower in memory,
+but not this package with PyTorch. Only the process that it forks to start apps (superexec.py)
+imports the package.
 """
 
 from __future__ import annotations
@@ -20,28 +20,30 @@ import psutil
 
 _HERE = Path(__file__).parent
 _FLOWERS = "flower-superexec"
-_FIRST, _LAST, _GROWTH = 0.25, 3.0, 1.4  # seconds between looks for a message
-_ANSWER = 0.1  # seconds between looks for an app's answer
-_HEARTBEAT = 15  # seconds; Flower's 30 list a device that died, and refuse its return, for a minute
-_LOOKS, _PAUSE = 20, 0.05  # at what is left below us; a dying process may still start one
+_FIRST, _LAST, _GROWTH = 0.25, 3.0, 1.4  # seconds between polls for a message
+_ANSWER = 0.1  # seconds between polls for an app's answer
+_HEARTBEAT = (
+    15  # seconds; with Flower's 30, a dead device is listed, and its return refused, for a minute
+)
+_LOOKS, _PAUSE = 20, 0.05  # scans for child processes; a dying one may still start another
 
 _is_ending = threading.Event()
 
 
 def follow_parent() -> None:
-    """Stop this process when the one that holds the other end of its standard input is gone.
+    """Stop this process when the one at the other end of its standard input has ended.
 
-    However the parent dies, the system closes its end. Unlike Linux's parent-death signal this
-    does not depend on the thread that started us, and it works on every system.
+    The system closes that end however the parent dies. Unlike Linux's parent-death signal, this
+    does not depend on the parent's thread, and it works on every system.
     """
-    threading.Thread(target=_wait_and_end, name="parent", daemon=True).start()
+    threading.Thread(target=_end_with_parent, name="parent", daemon=True).start()
 
 
-def _wait_and_end() -> None:
+def _end_with_parent() -> None:
     while os.read(sys.stdin.fileno(), 1024):
         pass
     _is_ending.set()
-    # What we have started first: of itself, a ServerApp outlives its SuperLink.
+    # end children first: a ServerApp outlives its SuperLink
     me = psutil.Process()
     for _ in range(_LOOKS):
         killed_processes = [one for one in me.children(recursive=True) if _end(one)]
@@ -51,8 +53,8 @@ def _wait_and_end() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _wait_and_say(child: int) -> None:
-    """End, and be started again, when there is nothing left that starts apps."""
+def _watch_child(child: int) -> None:
+    """End this process when the child that starts apps has ended; the parent restarts it."""
     os.waitpid(child, 0)
     if not _is_ending.is_set():
         print("submodel: the process that starts apps has ended", flush=True)
@@ -60,7 +62,7 @@ def _wait_and_say(child: int) -> None:
 
 
 def _end(one: psutil.Process) -> bool:
-    """Kill a process; whether there was one."""
+    """Kill a process; return whether it was running."""
     try:
         if one.status() == psutil.STATUS_ZOMBIE:
             return False
@@ -71,18 +73,18 @@ def _end(one: psutil.Process) -> bool:
 
 
 class Pauses:
-    """What Flower's SuperNode takes for ``time``: it looks for messages sooner after one.
+    """Replacement for ``time`` in Flower's SuperNode, with short pauses after a message.
 
-    Flower sleeps for three seconds whenever there is none. The next of a run follows the last one
-    when all devices have answered, so the first looks are soon and later ones ever rarer, up to
-    those three seconds. While an app works on its answer, Flower sleeps for less.
+    Flower sleeps for three seconds when there is no message. The next message of a run follows once
+    all devices have answered, so the first pauses are short and later ones grow to three seconds.
+    While an app works on an answer, Flower sleeps for less.
     """
 
     def __init__(self) -> None:
         self._pause = _FIRST
 
     def sleep(self, seconds: float) -> None:
-        """At most so many seconds."""
+        """Sleep for at most so many seconds."""
         if seconds < _LAST:
             self._pause = _FIRST
             time.sleep(min(seconds, _ANSWER))
@@ -92,38 +94,40 @@ class Pauses:
 
 
 def start_apps(kind: str, runtime: list[str]) -> None:
-    """Fork a process that starts apps; or have Flower's program do so if ours cannot.
+    """Fork a process that starts apps; if that fails, run Flower's own program for it.
 
-    ``runtime`` is where their tasks are, in the arguments of Flower's programs.
+    Args:
+        kind: superlink or supernode.
+        runtime: address of the tasks, as arguments of Flower's programs.
     """
     parent = os.getpid()
     if child := os.fork():
-        threading.Thread(target=_wait_and_say, args=(child,), name="apps", daemon=True).start()
+        threading.Thread(target=_watch_child, args=(child,), name="apps", daemon=True).start()
         return
     try:
         from submodel.federation.flower import superexec
 
         command = superexec.wait_for_app(kind, runtime, parent)
-    except Exception as error:  # whatever another version of Flower comes up with
+    except Exception as error:  # another version of Flower may raise anything
         reason = f"{type(error).__name__}: {error}".replace("\n", " ")
         print(
-            f"submodel: every message starts a program that imports PyTorch, as what starts apps "
-            f"sooner does not go with this version of Flower ({reason})",
+            f"submodel: every message starts a program that imports PyTorch, because the faster "
+            f"start of apps fails with this version of Flower ({reason})",
             flush=True,
         )
         os.execvp(_FLOWERS, [_FLOWERS, *runtime, "--parent-pid", str(parent)])
     if command is not None:
         superexec.run_app(command)
-    os._exit(0)  # its memory is for the system to free
+    os._exit(0)  # without freeing memory, which the system does
 
 
 def run_flower() -> None:
-    """``launcher.py superlink|supernode [RUNTIME ARGUMENTS] -- ARGUMENTS``."""
+    """Run ``launcher.py superlink|supernode [RUNTIME ARGUMENTS] -- ARGUMENTS``."""
     split = sys.argv.index("--")
     kind, *runtime = sys.argv[1:split]
     del sys.argv[1 : split + 1]
     if kind == "superlink":
-        importlib.import_module("flwr.superlink.main")  # once for both processes
+        importlib.import_module("flwr.superlink.main")  # import once for both processes
         run = runpy.run_path(str(_HERE / "guard.py"))["run_superlink"]
     else:
         from flwr.supercore import heartbeat
@@ -131,15 +135,15 @@ def run_flower() -> None:
         from flwr.supernode import start_client_internal as supernode
         from flwr.supernode.cli import flower_supernode as run
 
-        for names in (vars(heartbeat), vars(connection)):  # another version may not have it
+        for names in (vars(heartbeat), vars(connection)):  # missing in some versions
             if "HEARTBEAT_DEFAULT_INTERVAL" in names:
                 names["HEARTBEAT_DEFAULT_INTERVAL"] = _HEARTBEAT
         names = vars(supernode)
         if names.get("time") is time:
             names["time"] = Pauses()
         else:
-            print("submodel: this version of Flower looks for messages when it likes", flush=True)
-    if runtime and sys.platform == "linux":  # elsewhere a fork does not go with system libraries
+            print("submodel: this version of Flower polls for messages at its own pace", flush=True)
+    if runtime and sys.platform == "linux":  # other systems' libraries do not support fork
         sys.argv += ["--isolation", "process"]
         start_apps(kind, runtime)  # before there is any thread
     follow_parent()

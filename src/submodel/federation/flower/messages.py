@@ -1,10 +1,10 @@
-"""Our messages inside Flower's: one array of bytes per message, and one kind per message type."""
+"""Messages inside those of Flower: one array of bytes each, and one message type per kind."""
 
 from __future__ import annotations
 
 from flwr.app import Array, ArrayRecord, Message, MessageType, RecordDict
 
-from submodel.federation.post import MessageKind
+from submodel.federation.channel import MessageKind
 
 TYPES: dict[MessageKind, str] = {
     "report": MessageType.QUERY,
@@ -15,15 +15,16 @@ RECORD, ARRAY, _FORMAT = "submodel", "payload", "safetensors"
 
 
 def to_records(payload: bytes) -> RecordDict:
-    """A payload as Flower carries it."""
+    """Wrap a payload for Flower."""
     array = Array("uint8", (len(payload),), _FORMAT, payload)
     return RecordDict({RECORD: ArrayRecord({ARRAY: array})})
 
 
 def payload_of(message: Message) -> bytes:
-    """The payload of a message; empty if it is not one of ours.
+    """Return the payload of a message; empty if it has none.
 
-    The bytes are taken as they are: Flower would have numpy read them, which strangers can fail.
+    The bytes are returned as they are: Flower would read them with numpy, which fails on invalid
+    input.
     """
     try:
         return message.content.array_records[RECORD][ARRAY].data
@@ -32,7 +33,7 @@ def payload_of(message: Message) -> bytes:
 
 
 def take_payload(message: Message) -> bytes:
-    """`payload_of`, which the message does not keep: it would hold the memory of the values."""
+    """Return the payload and remove it from the message, to free its memory."""
     payload = payload_of(message)
     message.content.array_records.pop(RECORD, None)
     return payload

@@ -1,4 +1,4 @@
-"""Asks a SuperLink whether it is well, and if not, says why in words."""
+"""Health check of a SuperLink, with a readable reason for a failure."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from submodel.core.errors import SubmodelError
 from submodel.federation.flower.guard import HEALTH
 
 _TIMEOUT = 5.0
-# Flower takes a signature that is at most 5 s from the future or 5 minutes old; half a second is
-# what the reply's date, which has whole seconds, may be off on average.
+# Flower accepts a signature from at most 5 s in the future or 5 minutes in the past; the reply's
+# date has whole seconds and is off by half a second on average.
 _AHEAD, _BEHIND = 4.5, 300.0
 
 
 @dataclass(frozen=True)
 class Health:
-    """Whether a SuperLink answered, and if not, why.
+    """Result of a health check.
 
-    ``is_untrusted``: it did, but with a certificate that our CA did not sign. ``ahead`` is how
-    many seconds our clock is before the server's, from its reply.
+    ``problem`` is the reason of a failure; ``is_untrusted`` marks a certificate that the CA did not
+    sign. ``ahead`` is the seconds that this clock is ahead of the server's, from its reply.
     """
 
     ok: bool
-    trouble: str = ""
+    problem: str = ""
     is_untrusted: bool = False
     ahead: float = 0.0
 
     @property
-    def clock_trouble(self) -> str:
-        """What is wrong with our clock for Flower's signatures, if anything.
+    def clock_problem(self) -> str:
+        """Description of a clock too wrong for Flower's signatures; empty if it is not.
 
-        >>> Health(ok=True, ahead=40.2).clock_trouble
+        >>> Health(ok=True, ahead=40.2).clock_problem
         "this machine's clock is 40 s ahead of the server's"
         """
         if self.ahead > _AHEAD:
@@ -46,7 +46,7 @@ class Health:
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Host and port of ``host:port`` or ``[IPv6]:port``.
+    """Split ``host:port`` or ``[IPv6]:port`` into host and port.
 
     >>> split_address("[::1]:9092")
     ('::1', 9092)
@@ -57,12 +57,12 @@ def split_address(address: str) -> tuple[str, int]:
     elif ":" in host:
         host = ""
     if not (host and colon and port.isascii() and port.isdigit() and 0 < int(port) < 65536):
-        raise SubmodelError(f"{address!r} is not an address; one is host:port or [IPv6]:port")
+        raise SubmodelError(f"{address!r} is not an address such as host:port or [IPv6]:port")
     return host, int(port)
 
 
 def join_address(host: str, port: int) -> str:
-    """The reverse of `split_address`.
+    """Join host and port; inverse of `split_address`.
 
     >>> join_address("::1", 9092)
     '[::1]:9092'
@@ -71,9 +71,9 @@ def join_address(host: str, port: int) -> str:
 
 
 def check_health(address: str, ca: Path | None) -> Health:
-    """Ask once; ``ca`` is the CA to trust, None for plain HTTP.
+    """Send one health check; ``ca`` is the CA to trust, None for plain HTTP.
 
-    Not through Flower's client or the system's settings: those would use a proxy.
+    Flower's client and the system's settings are not used: they may use a proxy.
     """
     host, port = split_address(address)
     if ca is None:
@@ -85,15 +85,15 @@ def check_health(address: str, ca: Path | None) -> Health:
         connection.request("GET", HEALTH)
         reply = connection.getresponse()
         if reply.status != http.client.OK:
-            return Health(False, f"what answers on {address} is not a SuperLink")
+            return Health(False, f"the server on {address} is not a SuperLink")
         return Health(True, ahead=_ahead(reply.getheader("Date")))
     except ssl.SSLCertVerificationError as error:
         return Health(False, f"its certificate: {error.verify_message}", is_untrusted=True)
     except ssl.SSLError:
         return Health(False, f"{address} does not speak TLS")
     except (ConnectionResetError, http.client.HTTPException):
-        hint = " (does it ask for TLS, and so for credentials?)" if ca is None else ""
-        return Health(False, f"{address} hung up{hint}")
+        hint = " (does it need TLS, and so credentials?)" if ca is None else ""
+        return Health(False, f"{address} closed the connection{hint}")
     except OSError as error:
         return Health(False, f"{address}: {(error.strerror or str(error)).lower()}")
     finally:
@@ -101,7 +101,7 @@ def check_health(address: str, ca: Path | None) -> Health:
 
 
 def trust(ca: Path) -> ssl.SSLContext:
-    """What trusts this CA and no other."""
+    """Return a TLS context that trusts only this CA."""
     try:
         return ssl.create_default_context(cafile=ca)
     except (ssl.SSLError, OSError) as error:

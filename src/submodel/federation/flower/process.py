@@ -1,6 +1,6 @@
-"""A Flower process as our child: its environment, files, log and end, and no relative left behind.
+"""Flower process as a child: environment, files, log, and an end of all its descendants.
 
-It has its own home, no telemetry, and installs nothing.
+The process has its own home, sends no telemetry and installs nothing.
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ _SETTINGS = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-    # how devices cut what they send, and so what a server takes from them (bounds.py)
+    # chunk size of devices' messages, which limits their requests (bounds.py)
     "FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE": str(5 << 20),
 }
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 def environment(home: Path) -> dict[str, str]:
-    """What a Flower process inherits: our environment, and what Flower must be told.
+    """Return the environment of a Flower process: this one's, with settings of Flower.
 
     >>> environment(Path("/var/flower"))["FLWR_HOME"]
     '/var/flower'
     """
-    # Flower starts its helpers by name, so those of this Python must be found first
+    # Flower starts helpers by name: programs of this Python come first
     programs = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     flower_variables = {"FLWR_HOME": str(home.absolute()), "PATH": programs.rstrip(os.pathsep)}
-    return {**os.environ, **_SETTINGS, **flower_variables, **past_proxies(os.environ)}
+    return {**os.environ, **_SETTINGS, **flower_variables, **proxy_exceptions(os.environ)}
 
 
-def past_proxies(variables: Mapping[str, str]) -> dict[str, str]:
-    """The variables that keep loopback out of a machine's proxy, in both spellings.
+def proxy_exceptions(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return variables that exempt loopback from proxies, in both spellings.
 
-    Flower's processes of one machine talk to each other over HTTP, and its client sends even
-    that through a proxy if the environment names one.
+    Flower's processes on one machine communicate over HTTP, and its client uses a proxy of the
+    environment even for that.
 
-    >>> past_proxies({"NO_PROXY": "intranet"})["no_proxy"]
+    >>> proxy_exceptions({"NO_PROXY": "intranet"})["no_proxy"]
     'intranet,127.0.0.1,localhost,::1'
     """
     exceptions = variables.get("no_proxy") or variables.get("NO_PROXY") or ""
@@ -59,7 +59,7 @@ def past_proxies(variables: Mapping[str, str]) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class ServerFiles:
-    """Of a server: the federation's CA, the certificate signed by it, and its key."""
+    """Files of a server: CA of the federation, certificate signed by it, and key."""
 
     ca: Path
     certificate: Path
@@ -68,18 +68,18 @@ class ServerFiles:
 
 @dataclass(frozen=True)
 class DeviceFiles:
-    """Of a device: whom to trust, and its own private key (OpenSSH, EC P-384)."""
+    """Files of a device: CA to trust, and private key (OpenSSH, EC P-384)."""
 
     ca: Path
     key: Path
 
 
-def relatives(pid: int) -> set[psutil.Process]:
-    """All that run below a process; none if it is gone.
+def descendants(pid: int) -> set[psutil.Process]:
+    """Return all running descendants of a process; none if it has ended.
 
     >>> import os, subprocess
     >>> with subprocess.Popen(["sleep", "9"]) as child:
-    ...     below = relatives(os.getpid())
+    ...     below = descendants(os.getpid())
     ...     child.kill()
     >>> child.pid in {one.pid for one in below}
     True
@@ -91,7 +91,7 @@ def relatives(pid: int) -> set[psutil.Process]:
 
 
 def is_running(one: psutil.Process) -> bool:
-    """Whether it still does: not gone, not a zombie, not another one of the same number.
+    """Whether a process runs: not ended, not a zombie, not a new process with its number.
 
     >>> is_running(psutil.Process())
     True
@@ -103,27 +103,32 @@ def is_running(one: psutil.Process) -> bool:
 
 
 def kill(one: psutil.Process) -> None:
-    """End it, if it still runs and is ours to end."""
+    """Kill a process, if it runs and belongs to this user."""
     with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
         one.kill()
 
 
 _LAUNCHER = Path(__file__).with_name("launcher.py")
 _STOP = 15.0  # seconds for a clean end; Flower's own limit is 5
-# Seconds for Flower's helpers to notice that they are alone. A ServerApp whose SuperLink is gone
-# never does: it tries to report its end there for ever.
-_ALONE = 1.0
-_KILL_PATIENCE = 5.0  # seconds that the system may take to end a process that was killed
-_LOOK = 0.5  # seconds between two looks at what it has started
+# Seconds for Flower's helpers to end after their parent. A ServerApp without its SuperLink never
+# ends: it tries to report its end there for ever.
+_ORPHAN_SECONDS = 1.0
+_KILL_TIMEOUT = 5.0  # seconds for the system to end a killed process
+_SCAN_INTERVAL = 0.5  # seconds between scans for descendants
 _LAST_LINES = 12
 _COLOUR = re.compile("\x1b\\[[0-9;]*m")
 
 
 class Child:
-    """A SuperLink or a SuperNode (``kind``) with its arguments. It ends when this process does.
+    """Child process: a SuperLink or a SuperNode, which ends when this process does.
 
-    ``runtime`` is where its apps find it, in the arguments of Flower's programs; without it, it has
-    none but those that Flower starts.
+    Args:
+        kind: superlink or supernode.
+        arguments: arguments of Flower's program.
+        home: folder of Flower's files.
+        log: file of its output.
+        runtime: its address for apps, as arguments of Flower's programs; if empty, Flower starts
+            the apps.
     """
 
     def __init__(
@@ -138,12 +143,12 @@ class Child:
         self._command = [*launcher, kind, *runtime, "--", *arguments]
         self._home, self.log = home, log
         self._process: subprocess.Popen[bytes] | None = None
-        self._family: set[psutil.Process] = set()
-        self._look_again = 0.0
+        self._descendants: set[psutil.Process] = set()
+        self._next_scan = 0.0
         self._log_start = self._log_read = 0
 
     def start(self) -> None:
-        """Start it, again if need be; what it says is added to the log."""
+        """Start or restart the process; its output is appended to the log."""
         self.stop()
         try:
             self._home.mkdir(parents=True, exist_ok=True)
@@ -153,46 +158,46 @@ class Child:
                 self._process = subprocess.Popen(
                     self._command,
                     env=environment(self._home),
-                    stdin=subprocess.PIPE,  # never written to: its end is the sign of ours
+                    stdin=subprocess.PIPE,  # never written to: closed when this process ends
                     stdout=log,
                     stderr=subprocess.STDOUT,
-                    process_group=0,  # Ctrl-C is ours to pass on
+                    process_group=0,  # Ctrl-C reaches this process only
                 )
         except OSError as error:
             raise SubmodelError(f"cannot start Flower: {error}") from None
 
     def alive(self) -> bool:
-        """Whether it runs."""
+        """Whether the process runs."""
         if self._process is None or self._process.poll() is not None:
             return False
-        if time.monotonic() > self._look_again:  # so they are known if it dies without a word
-            family = {one for one in self._family if is_running(one)}
-            self._family = family | relatives(self._process.pid)
-            self._look_again = time.monotonic() + _LOOK
+        if time.monotonic() > self._next_scan:  # to know the descendants if it dies suddenly
+            processes = {one for one in self._descendants if is_running(one)}
+            self._descendants = processes | descendants(self._process.pid)
+            self._next_scan = time.monotonic() + _SCAN_INTERVAL
         return True
 
     @property
     def returncode(self) -> int | None:
-        """Its exit status once it has ended, negative for a signal."""
+        """Exit status of the process, negative for a signal; None while it runs."""
         return None if self._process is None else self._process.poll()
 
     def output(self) -> str:
-        """What it has said since its last start."""
+        """Return the output since the last start."""
         return _decode(self._read_log(self._log_start))
 
-    def news(self) -> str:
-        """What it has said since the last call, in whole lines."""
+    def new_output(self) -> str:
+        """Return the output since the last call, in whole lines."""
         text, newline, _ = self._read_log(self._log_read).rpartition(b"\n")
         self._log_read += len(text + newline)
         return _decode(text)
 
     def last_lines(self) -> str:
-        """The end of that, for an error message."""
+        """Return the last lines of the output, for an error message."""
         lines = [line.rstrip() for line in self.output().splitlines() if line.strip()]
-        return "\n".join(lines[-_LAST_LINES:]) or "(it said nothing)"
+        return "\n".join(lines[-_LAST_LINES:]) or "(no output)"
 
     def _read_log(self, start: int) -> bytes:
-        """The log from a byte on."""
+        """Return the log from a byte on."""
         try:
             with self.log.open("rb") as log:
                 log.seek(start)
@@ -201,11 +206,11 @@ class Child:
             return b""
 
     def stop(self) -> None:
-        """End it and everything below it; nothing happens if it does not run."""
+        """End the process, if it runs, and all its descendants."""
         process, self._process = self._process, None
         if process is None:
             return
-        self._family |= relatives(process.pid)
+        self._descendants |= descendants(process.pid)
         process.terminate()
         try:
             process.wait(_STOP)
@@ -214,26 +219,26 @@ class Child:
             process.wait()
         if process.stdin is not None:
             process.stdin.close()
-        end(self._family)
-        self._family = set()
+        end(self._descendants)
+        self._descendants = set()
 
 
 def _decode(text: bytes) -> str:
-    """Text of a log, without its colours."""
+    """Decode a log and remove its colours."""
     return _COLOUR.sub("", text.decode(errors="replace"))
 
 
-def end(family: set[psutil.Process]) -> None:
-    """Wait a little for these processes to end by themselves, then make them."""
-    for one in _survivors(family, _ALONE):
+def end(processes: set[psutil.Process]) -> None:
+    """Wait shortly for processes to end, then kill them."""
+    for one in _survivors(processes, _ORPHAN_SECONDS):
         kill(one)
-    _survivors(family, _KILL_PATIENCE)
+    _survivors(processes, _KILL_TIMEOUT)
 
 
-def _survivors(family: set[psutil.Process], seconds: float) -> set[psutil.Process]:
-    """Those that still run after so many seconds."""
+def _survivors(processes: set[psutil.Process], seconds: float) -> set[psutil.Process]:
+    """Return the processes that still run after so many seconds."""
     deadline = time.monotonic() + seconds
-    survivors = {one for one in family if is_running(one)}
+    survivors = {one for one in processes if is_running(one)}
     while survivors and time.monotonic() < deadline:
         time.sleep(0.05)
         survivors = {one for one in survivors if is_running(one)}

@@ -1,7 +1,7 @@
-"""The app of the server: Flower starts it for every run, beside the SuperLink.
+"""App of the server; Flower starts it for every run, beside the SuperLink.
 
-Its run configuration names a folder. One that holds a run goes on with it, so a server that was
-killed is resumed by submitting the same run again.
+Its run configuration names a folder. If that holds a run, the app continues it, so submitting the
+same run again resumes a killed server.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from flwr.serverapp import Grid, ServerApp
 from submodel.config import read
 from submodel.config.setup import prepare
 from submodel.core.errors import SubmodelError, refuse
-from submodel.federation.flower.grid import GridPost
+from submodel.federation.flower.grid import GridChannel
 from submodel.federation.server import over_devices
 from submodel.runs.callbacks import Tell
 from submodel.runs.callbacks.progress import describe_scores
@@ -31,10 +31,10 @@ _log = logging.getLogger("submodel")
 
 
 def folder_of(run_config: Mapping[str, object]) -> RunFolder:
-    """The run's folder, made if it is new, from a configuration file and settings."""
+    """Return the run's folder; create it from a configuration file and settings if it is new."""
     values = {key: str(value).strip() for key, value in run_config.items()}
     problems = [
-        f"{key}: {values[key]} must be absolute: this app runs where the SuperLink was started"
+        f"{key}: {values[key]} must be absolute: this app runs in the SuperLink's folder"
         for key in ("folder", "config")
         if values.get(key) and not Path(values[key]).is_absolute()
     ]
@@ -67,20 +67,20 @@ def _train(folder: RunFolder, grid: Grid) -> None:
     config, rounds_before = folder.config(), folder.rounds()
     _log.info("%s: round %d of %d", folder.path.resolve(), rounds_before, config.train.rounds)
 
-    def tell(line: dict[str, Any]) -> None:
+    def log_round(line: dict[str, Any]) -> None:
         if line["round"] > rounds_before:
             _log.info(
                 "round %d of %d: %s", line["round"], config.train.rounds, describe_scores(line)
             )
 
     training = Training(config, prepare(folder.locate(config)), takes_module=True)
-    training = over_devices(training, GridPost(grid), folder.devices_file)
-    run_rounds(training, folder, [Tell(tell)], resume=True)
+    training = over_devices(training, GridChannel(grid), folder.devices_file)
+    run_rounds(training, folder, [Tell(log_round)], resume=True)
 
 
 @contextmanager
 def _log_into(folder: RunFolder) -> Iterator[None]:
-    """What the run says, in its folder and, as Flower streams it, on the error output."""
+    """Log the run to its folder and to standard error, which Flower streams."""
     handlers = logging.FileHandler(folder.log_file), logging.StreamHandler()
     for handler in handlers:
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))

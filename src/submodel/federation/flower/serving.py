@@ -1,8 +1,7 @@
-"""Serving a run: a SuperLink, the run submitted to it, and everything that died started again.
+"""Serving of a run: a SuperLink, the submitted run, and restarts of processes that died.
 
-The run itself is trained by the server's app, a process that the SuperLink starts; its folder holds
-all there is to know, so following it is reading the folder, and going on after any death is
-submitting the folder again.
+The server's app, a process of the SuperLink, trains the run. The run's folder holds its whole
+state, so progress is read from the folder, and submitting the folder again continues the run.
 """
 
 from __future__ import annotations
@@ -27,42 +26,42 @@ from submodel.runs.callbacks import OnRound
 from submodel.runs.folder import RunFolder
 from submodel.runs.loop import Interruption
 
-Say = Callable[[str], None]
+Log = Callable[[str], None]
 _PAUSE, _ASK_EVERY = 0.5, 2.0
-_SILENCE = 60.0  # seconds that a SuperLink may not answer, be it busy or started again by its owner
-_DEATHS = 5  # without a round in between, until one gives up
-_LOCK_PATIENCE = 60.0
+_ANSWER_TIMEOUT = 60.0  # seconds without an answer of the SuperLink, which may be restarting
+_MOST_RESTARTS = 5  # without a finished round in between
+_LOCK_TIMEOUT = 60.0
 _MOST_PLACE = 2**16  # bytes
 
 
 @dataclass(frozen=True)
 class ServingPlace:
-    """Where a run is served; the names are those of the file in its folder."""
+    """Address of a served run; the field names are those of the file in its folder."""
 
     host: str
     port: int
-    federation: str | None  # its folder; None: insecure, on loopback
-    own: bool = True  # False: a SuperLink that somebody else runs
-    ca: str | None = None  # of such a one
+    federation: str | None  # folder of the federation; None: insecure, on loopback
+    own: bool = True  # False: a SuperLink that was started otherwise
+    ca: str | None = None  # CA of such a SuperLink
 
     @property
     def address(self) -> str:
-        """Where this machine reaches it."""
+        """Address of the server for this machine."""
         return probe.join_address("127.0.0.1" if self.host == "0.0.0.0" else self.host, self.port)
 
     def certificate(self) -> Path | None:
-        """The CA certificate of the server; None: insecure."""
+        """Return the CA certificate of the server; None: insecure."""
         if self.federation is not None:
             return load_federation(Path(self.federation)).server.ca
         return None if self.ca is None else Path(self.ca)
 
     def keys(self) -> Mapping[str, bytes]:
-        """The public keys of the federation's devices, as they are now."""
+        """Return the present public keys of the federation's devices."""
         return load_federation(Path(self.federation)).public_keys() if self.federation else {}
 
     @classmethod
     def of(cls, superlink: str, ca: Path | None) -> ServingPlace:
-        """A SuperLink that somebody else runs, if it answers; without ``ca`` on loopback only."""
+        """Return the place of a running SuperLink; without ``ca`` only on loopback."""
         host, port = probe.split_address(superlink)
         if ca is None and not is_loopback(host):
             raise SubmodelError(
@@ -70,22 +69,22 @@ class ServingPlace:
             )
         health = probe.check_health(superlink, ca)
         if not health.ok:
-            raise SubmodelError(f"--superlink {superlink}: {health.trouble}")
+            raise SubmodelError(f"--superlink {superlink}: {health.problem}")
         return cls(host, port, None, own=False, ca=None if ca is None else str(ca.resolve()))
 
     def save(self, folder: RunFolder) -> None:
-        """Remember it."""
+        """Write the place to the run's folder."""
         text = json.dumps(asdict(self), indent=2) + "\n"
         folder.serving_file.write_text(text, encoding="utf-8")
 
     @classmethod
     def load(cls, folder: RunFolder) -> ServingPlace:
-        """What `save` wrote."""
+        """Read the file of `save`."""
         try:
             return read_typed(_PLACE, folder.serving_file, _MOST_PLACE)
         except UnreadableError:
             raise SubmodelError(
-                f"{folder.path}: not begun by 'submodel serve'; to go on with it: flwr run APP "
+                f"{folder.path}: not begun by 'submodel serve'; continue with: flwr run APP "
                 f"--run-config 'folder=\"{folder.path.resolve()}\"'"
             ) from None
 
@@ -94,10 +93,10 @@ _PLACE = TypeAdapter(ServingPlace)
 
 
 class ServedRun:
-    """One run on a SuperLink, ours or another's."""
+    """Run on a SuperLink, which is started here or was running."""
 
-    def __init__(self, folder: RunFolder, place: ServingPlace, say: Say) -> None:
-        self._folder, self._place, self._say = folder, place, say
+    def __init__(self, folder: RunFolder, place: ServingPlace, log: Log) -> None:
+        self._folder, self._place, self._log = folder, place, log
         self._address, self._ca = place.address, place.certificate()
         self._link: Superlink | None = None
         credentials, database = None, folder.path / "superlink.db"
@@ -106,33 +105,33 @@ class ServedRun:
             credentials, database = federation.server, federation.folder / "superlink.db"
             federation.check("localhost")
         if place.own:
-            home, log = folder.path / ".flower", folder.link_log_file
-            self._link = Superlink(place.host, place.port, home, log, credentials, database)
+            home, log_file = folder.path / ".flower", folder.link_log_file
+            self._link = Superlink(place.host, place.port, home, log_file, credentials, database)
             self._address = self._link.address
         self._registered_keys: set[bytes] = set()
         self._control: Control | None = None
         self._run_id = 0
         self._rounds = folder.rounds()
-        self._deaths = 0
-        self._trouble = ""
+        self._restarts = 0
+        self._problem = ""
 
     def follow(self, on_round: OnRound) -> None:
-        """Until the run is finished; raises `Interruption` if it stops before."""
+        """Follow the run until it is finished; raise `Interruption` if it stops before."""
         try:
             self._begin()
             last_question = last_answer = time.monotonic()
             while True:
-                self._tell(on_round)
+                self._report_rounds(on_round)
                 if self._link is not None and not self._link.alive():
-                    self._again("the SuperLink died")
+                    self._restart("the SuperLink died")
                     last_answer = time.monotonic()
                 elif time.monotonic() - last_question > _ASK_EVERY:
                     last_question = time.monotonic()
                     status = self._status()
-                    if status is None and last_question - last_answer > _SILENCE:
+                    if status is None and last_question - last_answer > _ANSWER_TIMEOUT:
                         raise SubmodelError(
                             f"the SuperLink on {self._address} does not answer; when it does, "
-                            f"'submodel resume {self._folder.path}' goes on"
+                            f"continue with: submodel resume {self._folder.path}"
                         )
                     if status is not None:
                         last_answer = time.monotonic()
@@ -140,7 +139,7 @@ class ServedRun:
                             return
                 time.sleep(_PAUSE)
         except KeyboardInterrupt:
-            self._tell(on_round)
+            self._report_rounds(on_round)
             raise Interruption(f"stopped after round {self._rounds}") from None
         finally:
             self._end()
@@ -155,75 +154,75 @@ class ServedRun:
         self._submit()
 
     def _register(self) -> None:
-        """Let devices in that the federation has got since."""
+        """Register the keys of new devices of the federation."""
         assert self._control is not None
         for name, key in self._place.keys().items():
             if key not in self._registered_keys:
                 self._control.register(key)
                 self._registered_keys.add(key)
-                self._say(f"device {name} may join")
+                self._log(f"device {name} may join")
 
     def _submit(self) -> None:
         assert self._control is not None
-        self._folder.stopped_file.unlink(missing_ok=True)  # why it stopped the last time
+        self._folder.stopped_file.unlink(missing_ok=True)  # the reason of the last stop
         where = {"folder": str(self._folder.path.resolve())}
         self._run_id = self._control.submit(thin_app(), where)
 
-    def _tell(self, on_round: OnRound) -> None:
+    def _report_rounds(self, on_round: OnRound) -> None:
         for line in self._folder.metrics():
             if line["round"] <= self._rounds:
                 continue
             self._rounds = line["round"]
             on_round(line)
-            self._deaths = 0
+            self._restarts = 0
             if missing := {**line.get("missing", {}), **line["refused"]}:
                 names = "; ".join(f"client {c}: {why}" for c, why in missing.items())
-                self._say(f"round {line['round']} without {names}")
+                self._log(f"round {line['round']} without {names}")
 
     def _status(self) -> str | None:
-        """How the run stands, and on the way let new devices in; None: nobody answers."""
+        """Register new devices and return the run's status; None if there is no answer."""
         assert self._control is not None
         try:
-            self._let_in()
+            self._register_new()
             return self._control.status(self._run_id)
         except UnreachableError:
             return None
 
-    def _let_in(self) -> None:
-        """Register who is new; what is wrong with the federation's folder is said, and no more."""
+    def _register_new(self) -> None:
+        """Register new devices; an error of the federation's folder is only logged."""
         try:
             self._register()
-            self._trouble = ""
+            self._problem = ""
         except UnreachableError:
             raise
         except SubmodelError as error:
-            if str(error) != self._trouble:
-                self._say(f"no new devices: {error}")
-            self._trouble = str(error)
+            if str(error) != self._problem:
+                self._log(f"no new devices: {error}")
+            self._problem = str(error)
 
     def _is_finished(self, status: str, on_round: OnRound) -> bool:
-        """Whether a run of this status is; one whose app died is started again."""
+        """Whether a status means a finished run; restart the run if its app died."""
         if not status.startswith("finished"):
             return False
-        self._tell(on_round)
+        self._report_rounds(on_round)
         if status == "finished:completed" and self._folder.summary_file.is_file():
             return True
         if self._folder.stopped_file.is_file():
             raise Interruption(self._folder.stopped_file.read_text("utf-8").strip())
         if status == "finished:stopped":
             raise Interruption(f"stopped after round {self._rounds}")
-        self._again("the server's app died")
+        self._restart("the server's app died")
         return False
 
-    def _again(self, what: str) -> None:
-        """Start again what died; the run goes on from its last round."""
-        self._deaths += 1
-        if self._deaths > _DEATHS:
+    def _restart(self, what: str) -> None:
+        """Restart the dead process; the run continues from its last round."""
+        self._restarts += 1
+        if self._restarts > _MOST_RESTARTS:
             raise SubmodelError(
-                f"{what} {self._deaths} times without finishing a round; see "
+                f"{what} {self._restarts} times without finishing a round; see "
                 f"{self._folder.log_file} and {self._folder.link_log_file}"
             )
-        self._say(f"{what} after round {self._rounds}: starting it again")
+        self._log(f"{what} after round {self._rounds}: restarting it")
         if self._link is not None and not self._link.alive():
             self._end()
             self._begin()
@@ -232,9 +231,9 @@ class ServedRun:
             self._submit()
 
     def _wait_for_lock(self) -> None:
-        """An app that was stopped, or whose SuperLink died, notices it later: it must be gone."""
-        with self._folder.lock(_LOCK_PATIENCE):
-            pass  # and leave it to the app that follows
+        """Wait until the former app has ended and released the folder's lock."""
+        with self._folder.lock(_LOCK_TIMEOUT):
+            pass  # the next app takes the lock
 
     def _end(self) -> None:
         if self._control is not None:

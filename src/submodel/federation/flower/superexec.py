@@ -1,12 +1,11 @@
-"""A SuperExec that has imported PyTorch already, and forks a process for every app it starts.
+"""SuperExec that imports PyTorch once and forks a process for every app.
 
-Flower's own starts a program for every message to a device, which imports Flower, PyTorch and this
-package for seconds before it does anything. This one asks the same interface the same question (is
-there a task?), but it has imported them once; a copy of it then runs the program that Flower would
-have started, with the same arguments. So every message still has a process of its own, of which
-nothing is left for the next.
+Flower's own SuperExec starts a program for every message to a device, which imports Flower, PyTorch
+and this package for seconds first. This one polls the same interface for tasks, but has imported
+them already; a fork then runs the program that Flower would start, with the same arguments. So
+every message still has its own process and leaves no state for the next.
 
-Nothing here may compute with PyTorch: a copy has none of the threads that it would have started.
+This process must not compute with PyTorch: a fork has none of the threads that PyTorch starts.
 """
 
 from __future__ import annotations
@@ -37,11 +36,11 @@ from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supercore.superexec.plugin import AutoExecPlugin
 from flwr.supercore.tls import validate_and_resolve_root_certificates
 
-from submodel.federation.post import growing_pauses
+from submodel.federation.channel import growing_pauses
 
 _PAUSE = "FLWR_SUPEREXEC_TASK_POLL_INTERVAL"  # a variable of Flower's, in seconds
-_LONGEST = {"supernode": 0.25, "superlink": 1.0}  # without it, between looks for a task
-_REFUSAL = 1.0  # seconds in which a device learns that it may not join: it needs no PyTorch
+_LONGEST = {"supernode": 0.25, "superlink": 1.0}  # default: seconds between polls for a task
+_REFUSAL = 1.0  # seconds before PyTorch is imported: a refused device needs none
 _APPS = {
     "supernode": ("flwr-clientapp", "submodel.federation.flower.client_app"),
     "superlink": ("flwr-serverapp", "submodel.federation.flower.server_app"),
@@ -49,7 +48,7 @@ _APPS = {
 
 
 def program(command: str) -> Callable[[], object]:
-    """What a command of Flower's runs.
+    """Return the function of one of Flower's commands.
 
     >>> program("flwr-clientapp").__name__
     'flwr_clientapp'
@@ -61,25 +60,25 @@ def program(command: str) -> Callable[[], object]:
 
 @cache
 def import_apps(kind: str) -> None:
-    """Import what the apps below a process of Flower's will need, once."""
+    """Import the modules that the apps need, once."""
     command, module = _APPS[kind]
     program(command)
     importlib.import_module(module)
     gc.collect()
-    gc.freeze()  # so that looking for garbage copies no page that processes share
+    gc.freeze()  # so that garbage collection copies no shared memory pages
 
 
 def wait_for_app(kind: str, runtime: Sequence[str], parent: int) -> list[str] | None:
-    """Start a process for every task. Returns in each of these, with the command that it is to run.
+    """Fork a process for every task; return in each fork with the command to run.
 
-    When the process ``parent``, which has the tasks, is gone, so is the work: None.
+    Returns None when the process ``parent``, which provides the tasks, has ended.
     """
-    _be_called("superexec")
-    ask, me = _question(runtime), os.getpid()
+    _set_process_name("superexec")
+    ask, me = _task_request(runtime), os.getpid()
     longest = float(os.environ.get(_PAUSE, _LONGEST[kind]))
     pauses, first_answer = growing_pauses(min(0.1, longest), longest), math.inf
     while os.getppid() == parent:
-        _bury_children()
+        _reap_children()
         answer = ask()
         if answer is not None:
             first_answer = min(first_answer, time.monotonic())
@@ -95,8 +94,8 @@ def wait_for_app(kind: str, runtime: Sequence[str], parent: int) -> list[str] | 
     return None
 
 
-def _question(runtime: Sequence[str]) -> Callable[[], AcquireTaskResponse | None]:
-    """Whether there is a task; None if nobody answers, be it not yet or no more."""
+def _task_request(runtime: Sequence[str]) -> Callable[[], AcquireTaskResponse | None]:
+    """Return a function that polls for a task; it returns None if there is no answer."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--runtime-api-address", required=True)
     parser.add_argument("--insecure", action="store_true")
@@ -118,32 +117,32 @@ def _question(runtime: Sequence[str]) -> Callable[[], AcquireTaskResponse | None
         except httpx.TransportError:
             return None
         except httpx.HTTPStatusError as error:
-            if error.response.is_client_error:  # another interface than that of this version
+            if error.response.is_client_error:  # the interface of another version
                 raise
             return None
 
     return ask
 
 
-def _be_called(name: str) -> None:
-    """Be listed by the system under another name than what was started."""
+def _set_process_name(name: str) -> None:
+    """Set the name under which the system lists this process."""
     with suppress(OSError):
         Path("/proc/self/comm").write_text(name[:15])
 
 
-def _bury_children() -> None:
-    """Let apps that have ended go."""
+def _reap_children() -> None:
+    """Reap apps that have ended."""
     with suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
 
 
 def run_app(command: Sequence[str]) -> NoReturn:
-    """Run a program of Flower's in this process, as if it had been started, and end."""
-    # what code of others draws from NumPy's own generator: not what every app before it drew
+    """Run a program of Flower in this process, as if started by itself, and exit."""
+    # reseed NumPy's global generator, or foreign code draws the same numbers in every fork
     np.random.set_state(np.random.RandomState().get_state())  # noqa: NPY002
     name = command[0]
-    _be_called(name)
+    _set_process_name(name)
     if name not in AutoExecPlugin.visible_output_task_types:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         for stream in (sys.stdout, sys.stderr):
@@ -161,7 +160,7 @@ def run_app(command: Sequence[str]) -> NoReturn:
 
 
 def _end(code: int) -> NoReturn:
-    """End as Python does, but leave memory to the system: to free it would copy what is shared."""
+    """Exit like Python, but leave memory to the system: freeing it would copy shared pages."""
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):

@@ -1,4 +1,4 @@
-"""The SuperLink of a run: Flower's server, started and stopped as a process of ours."""
+"""SuperLink of a run: Flower's server as a child process."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _POLL = 0.1
 
 
 class Superlink:
-    """Flower's server. Without credentials it speaks plain HTTP, and only to this machine.
+    """Flower's server; without credentials it uses plain HTTP on loopback only.
 
-    Without a database it forgets runs and keys when it stops.
+    Without a database it loses runs and keys when it stops.
     """
 
     def __init__(
@@ -56,11 +56,11 @@ class Superlink:
 
     @property
     def address(self) -> str:
-        """Where this machine reaches it, as ``host:port``."""
+        """Address of the server for this machine, as ``host:port``."""
         return probe.join_address(_ANY.get(self._host, self._host), self._port)
 
     def start(self, timeout: float = 60) -> None:
-        """Start it and wait until it answers."""
+        """Start the server and wait until it answers."""
         self._check_files()
         self._check_port()
         self._child.start()
@@ -83,11 +83,11 @@ class Superlink:
             raise
 
     def alive(self) -> bool:
-        """Whether its process runs."""
+        """Whether the process runs."""
         return self._child.alive()
 
     def stop(self) -> None:
-        """End it and the processes it started. Close connections to it first: it waits for them."""
+        """End the server and its processes; close connections first, as it waits for them."""
         self._child.stop()
 
     def _healthy(self) -> bool:
@@ -95,8 +95,8 @@ class Superlink:
         health = probe.check_health(self.address, files.ca if files else None)
         if files and health.is_untrusted:
             raise SubmodelError(
-                f"the certificate {files.certificate} does not pass for {self.address} "
-                f"with the CA {files.ca}: {health.trouble}"
+                f"the certificate {files.certificate} is not valid for {self.address} "
+                f"with the CA {files.ca}: {health.problem}"
             )
         return health.ok
 
@@ -104,7 +104,7 @@ class Superlink:
         files = self._credentials
         for path in (files.ca, files.certificate, files.key) if files else ():
             if not path.is_file():
-                raise SubmodelError(f"{path}: no such file, and the server's credentials name it")
+                raise SubmodelError(f"{path}: no such file, but the server's credentials need it")
         if files:
             probe.trust(files.ca)
             try:
@@ -113,13 +113,13 @@ class Superlink:
                 )
             except (ssl.SSLError, OSError) as error:
                 raise SubmodelError(
-                    f"{files.certificate} and {files.key} are no certificate and its key: {error}"
+                    f"{files.certificate} and {files.key} are not certificate and key: {error}"
                 ) from None
         if self._database is not None:
             self._database.parent.mkdir(parents=True, exist_ok=True)
 
     def _check_port(self) -> None:
-        """Say it before Flower has started half of its processes and gives up."""
+        """Raise `SubmodelError` if the port is taken, before Flower starts processes."""
         try:
             kind, *_, where = socket.getaddrinfo(
                 self._host, self._port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -130,7 +130,7 @@ class Superlink:
         except OSError as error:
             reason = f"{(error.strerror or str(error)).lower()}"
             if error.errno == errno.EADDRINUSE:
-                reason = "another process has taken it; choose another port"
+                reason = "it is in use; choose another port"
             raise SubmodelError(
                 f"cannot listen on port {self._port} of {self._host}: {reason}"
             ) from None

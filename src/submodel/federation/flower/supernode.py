@@ -1,4 +1,4 @@
-"""The SuperNode of a device: its settings, Flower's client kept running, failures in sentences."""
+"""SuperNode of a device: settings, restarts of Flower's client, readable failures."""
 
 from __future__ import annotations
 
@@ -21,30 +21,32 @@ from submodel.federation.flower.process import Child, DeviceFiles
 
 _POLL = 0.2
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0
-_REFUSED_PAUSE = 5.0  # seconds at most, after which a key that was refused is shown again
+_REFUSED_PAUSE = 5.0  # seconds at most until a refused key is tried again
 _KEY = re.compile(r"[A-Za-z0-9_-]+")
 _JOIN_LINE = re.compile(r"SuperNode ID: (\d+)")
 _REFUSED_KEY = (
-    "the server refused this device's key: it is not registered there, or the device "
-    "crashed and still counts as online (then it is accepted after about half a minute)"
+    "the server refused this device's key: it is not registered, or the device crashed "
+    "and still counts as online (for about half a minute)"
 )
-_FORGOTTEN_DEVICE = "the server does not know this device any more"
+_FORGOTTEN_DEVICE = "this device is no longer registered at the server"
 _REFUSED_SIGNATURE = "the server did not accept this device's signature"
-_OUR_LINE = re.compile(r"^submodel: (.*)$", re.MULTILINE)  # what launcher.py says
+_OUR_LINE = re.compile(r"^submodel: (.*)$", re.MULTILINE)  # lines of launcher.py
 _LOSS_LINE, _RETURN_LINE = "Connection attempt failed", "Connection successful"
 
 
 def node_config(values: Mapping[str, str | int | float | bool]) -> str:
-    r"""What ``--node-config`` takes, with any text in the values.
+    r"""Return the text for ``--node-config``, for values with any text.
 
-    Flower cuts it at the quotation marks before it reads it as TOML, so there is none inside.
+    Flower splits it at quotation marks before it reads it as TOML, so values contain none.
 
     >>> print(node_config({"data": 'C:\\my "own" data', "memory": 2, "verbose": True}))
     data="C:\\my \u0022own\u0022 data" memory=2 verbose=true
     """
     for key in values:
         if not _KEY.fullmatch(key):
-            raise SubmodelError(f"{key!r} is not a name for a setting: letters, digits, _ and -")
+            raise SubmodelError(
+                f"{key!r} is not the name of a setting: use letters, digits, _ and -"
+            )
     return " ".join(f"{key}={_toml(value)}" for key, value in values.items())
 
 
@@ -53,13 +55,13 @@ def _toml(value: str | int | float | bool) -> str:
         return str(value).lower()
     if isinstance(value, int | float):
         return repr(value)
-    # JSON's escapes are TOML's, but for DEL; characters outside ASCII stand for themselves
+    # JSON's escapes are TOML's, except DEL; characters outside ASCII need none
     text = json.dumps(value, ensure_ascii=False)[1:-1].replace("\x7f", r"\u007f")
     return '"' + re.sub(r"\\(.)", lambda m: r"\u0022" if m[1] == '"' else m[0], text) + '"'
 
 
 class Supernode:
-    """A device's connection to the SuperLink; ``config`` is what the ClientApp is told about it."""
+    """Connection of a device to the SuperLink; ``config`` goes to the ClientApp."""
 
     def __init__(
         self,
@@ -72,7 +74,7 @@ class Supernode:
         host, _ = probe.split_address(superlink)
         if credentials is None and not is_loopback(host):
             raise SubmodelError(
-                f"a server on {host} is joined with credentials; without them only 127.0.0.1 is"
+                f"a server on {host} needs credentials; without them only 127.0.0.1 is allowed"
             )
         self.superlink, self._credentials = superlink, credentials
         self._home, self._log = home, log
@@ -87,11 +89,11 @@ class Supernode:
         self._child: Child | None = None
 
     def start(self) -> None:
-        """Start it; it connects by itself, however long that takes."""
+        """Start the SuperNode; it connects by itself, however long that takes."""
         files = self._credentials
         for path in (files.ca, files.key) if files else ():
             if not path.is_file():
-                raise SubmodelError(f"{path}: no such file, and the device's credentials name it")
+                raise SubmodelError(f"{path}: no such file, but the device's credentials need it")
         self.stop()
         port = free_port()
         arguments = [*self._arguments, "--host", "127.0.0.1", "--port", str(port)]
@@ -100,42 +102,42 @@ class Supernode:
         self._child.start()
 
     def alive(self) -> bool:
-        """Whether its process runs."""
+        """Whether the process runs."""
         return self._child is not None and self._child.alive()
 
     def stop(self) -> None:
-        """Take leave of the SuperLink, and end it and the processes it started."""
+        """Disconnect from the SuperLink and end the process with its descendants."""
         if self._child is not None:
             self._child.stop()
 
-    def news(self) -> str:
-        """What it has said since the last call."""
-        return self._child.news() if self._child else ""
+    def new_output(self) -> str:
+        """Return the output since the last call."""
+        return self._child.new_output() if self._child else ""
 
     def health(self) -> probe.Health:
-        """How the SuperLink answers to this device."""
+        """Check the health of the SuperLink from this device."""
         files = self._credentials
         return probe.check_health(self.superlink, files.ca if files else None)
 
     def exit_reason(self) -> str:
-        """Why it ended, in one sentence."""
+        """Return the reason of the end, in one sentence."""
         if self._child is None:
             return "it was not started"
         reason = explain_exit(self._child.output(), self._child.returncode)
         if reason in (_FORGOTTEN_DEVICE, _REFUSED_SIGNATURE):
-            return self.health().clock_trouble or reason
+            return self.health().clock_problem or reason
         return reason
 
 
 def explain_exit(output: str, returncode: int | None) -> str:
-    """The reason for the end of a SuperNode, from its log and exit status."""
+    """Return the reason of a SuperNode's end, from its log and exit status."""
     if "[code: 2004]" in output:
         return _REFUSED_KEY
     if "[code: 2001]" in output:
         return "the server asks for a key, and this device has none"
     if refusal := re.search(r"CERTIFICATE_VERIFY_FAILED\] certificate verify failed: (.*)", output):
         reason = refusal[1].partition(" (_ssl.c")[0]
-        return f"the server's certificate does not pass with this device's CA: {reason}"
+        return f"the server's certificate is not valid for this device's CA: {reason}"
     if "SSL/TLS handshake error" in output:
         return "the server does not speak TLS"
     if "Exit Code: 302" in output:
@@ -144,18 +146,18 @@ def explain_exit(output: str, returncode: int | None) -> str:
         return "the process that starts apps has ended"
     if "401 Unauthorized" in output or (returncode == 0 and _JOIN_LINE.search(output)):
         return _FORGOTTEN_DEVICE
-    if returncode == 0:  # Flower ends itself without a word when a signature is refused
+    if returncode == 0:  # Flower exits silently when a signature is refused
         return _REFUSED_SIGNATURE
     if returncode is not None and returncode < 0:
         return f"it was ended by {signal.Signals(-returncode).name}"
     lines = [line.strip() for line in output.splitlines() if line.strip()]
-    return f"it failed: {lines[-1]}" if lines else "it failed without a word"
+    return f"it failed: {lines[-1]}" if lines else "it failed without output"
 
 
 def keep_running(
     node: Supernode, on_event: Callable[[str], None], should_stop: Callable[[], bool]
 ) -> None:
-    """Run a node until ``should_stop()``; start it again, after growing pauses, when it ends."""
+    """Run a node until ``should_stop()``; restart it after growing pauses when it ends."""
     pause = _FIRST_PAUSE
     try:
         while not should_stop():
@@ -166,7 +168,7 @@ def keep_running(
                 return
             reason = node.exit_reason()
             node.stop()
-            if time.monotonic() - start > _LONGEST_PAUSE:  # it had worked
+            if time.monotonic() - start > _LONGEST_PAUSE:  # after a working connection
                 pause = _FIRST_PAUSE
             if reason == _REFUSED_KEY:
                 pause = min(pause, _REFUSED_PAUSE)
@@ -182,10 +184,10 @@ def keep_running(
 def _follow(
     node: Supernode, on_event: Callable[[str], None], should_stop: Callable[[], bool]
 ) -> None:
-    """Until it ends; tell when it joins, loses the server and finds it again."""
+    """Follow a node until it ends; report when it joins, disconnects and reconnects."""
     is_lost = False
     while node.alive() and not should_stop():
-        output = node.news()
+        output = node.new_output()
         for sentence in _OUR_LINE.findall(output):
             on_event(sentence)
         if join := _JOIN_LINE.search(output):
@@ -196,8 +198,10 @@ def _follow(
             is_lost = False
         elif _LOSS_LINE in output and not is_lost:
             health = node.health()
-            trouble = health.trouble or "it answers, but not to Flower (is a proxy between them?)"
-            on_event(f"no connection to {node.superlink}: {trouble}; trying on")
+            problem = (
+                health.problem or "it answers, but not to Flower (is there a proxy in between?)"
+            )
+            on_event(f"no connection to {node.superlink}: {problem}; trying again")
             is_lost = True
         time.sleep(_POLL)
 
@@ -206,32 +210,32 @@ def join(
     address: str,
     settings: Mapping[str, str | int | float | bool],
     files: DeviceFiles | None,
-    say: Callable[[str], None],
+    log: Callable[[str], None],
 ) -> None:
     """Take part in the training of a server until Ctrl-C.
 
     Args:
-        address: of the server, as HOST:PORT.
-        settings: what `node_settings` makes of the owner's options.
-        files: the credentials of the device; None: insecure.
-        say: gets every event, as a line of text.
+        address: address of the server, as HOST:PORT.
+        settings: result of `node_settings`.
+        files: credentials of the device; None: insecure.
+        log: function called with every event as a line of text.
     """
     with tempfile.TemporaryDirectory(prefix="submodel-") as temporary:
         home = Path(temporary)
         journal = home / "journal.jsonl"
         config = {**settings, "journal": str(journal)}
         node = Supernode(address, home, home / "supernode.log", files, config)
-        say(f"joining {address}; Ctrl-C leaves")
-        over = threading.Event()
-        teller = threading.Thread(target=_tell, args=(journal, over, say), daemon=True)
-        teller.start()
+        log(f"joining {address}; Ctrl-C leaves")
+        is_over = threading.Event()
+        printer = threading.Thread(target=_print_journal, args=(journal, is_over, log), daemon=True)
+        printer.start()
         try:
-            keep_running(node, say, over.is_set)
+            keep_running(node, log, is_over.is_set)
         except KeyboardInterrupt:
-            say("left")
+            log("left")
         finally:
-            over.set()
-            teller.join(timeout=5)
+            is_over.set()
+            printer.join(timeout=5)
 
 
 def node_settings(
@@ -242,16 +246,16 @@ def node_settings(
     name: str | None,
     settings: Sequence[str] = (),
 ) -> dict[str, str | int | float | bool]:
-    """The settings of the device's app, checked here, where the owner sees the errors."""
+    """Return the settings of the device's app; raise `ConfigError` if they are invalid."""
     problems = []
     if (data is None) == (part is None):
-        problems.append("give --data DIR (or --part NUMBER, to try it out), and only one of them")
+        problems.append("give --data DIR or, for tests, --part NUMBER, and only one of them")
     place, problem = ("", "") if data is None else find_own_data(data)
     problems += [f"--data: {problem}"] * bool(problem)
     if data is None and settings:
         problems.append("--set: goes with --data; a part of the run's data has the run's keys")
     problems += [
-        f"--set {setting}: want data.KEY=VALUE"
+        f"--set {setting}: expected data.KEY=VALUE"
         for setting in settings
         if not setting.strip().startswith("data.") or "=" not in setting or "\n" in setting
     ]
@@ -270,7 +274,7 @@ def node_settings(
 
 
 def find_own_data(text: str) -> tuple[str, str]:
-    """Resolve ``--data``: the name or absolute path, and what is wrong with it, if anything.
+    """Resolve ``--data`` to a name or absolute path, with a description of any problem.
 
     >>> find_own_data("mnist")
     ('mnist', '')
@@ -292,25 +296,25 @@ def find_own_data(text: str) -> tuple[str, str]:
     return f"{prefix}:{path.resolve()}", problem
 
 
-def _tell(journal: Path, over: threading.Event, say: Callable[[str], None]) -> None:
-    """Tell the journal of the device's app, line by line."""
-    read_so_far = 0
+def _print_journal(journal: Path, is_over: threading.Event, log: Callable[[str], None]) -> None:
+    """Print the journal of the device's app, line by line."""
+    position = 0
     while True:
-        last = over.is_set()
+        last = is_over.is_set()
         if journal.is_file():
             with journal.open("rb") as file:
-                file.seek(read_so_far)
+                file.seek(position)
                 for line in file:
                     if line.endswith(b"\n"):
-                        read_so_far += len(line)
-                        say(describe_entry(json.loads(line)))
+                        position += len(line)
+                        log(describe_entry(json.loads(line)))
         if last:
             return
-        over.wait(0.5)
+        is_over.wait(0.5)
 
 
 def describe_entry(line: Mapping[str, Any]) -> str:
-    """One line of the journal for people.
+    """Describe one line of the journal.
 
     >>> describe_entry({"kind": "report", "seconds": 1.5, "capacity": 0.25, "examples": 300})
     'reported: capacity 0.25, 300 examples'

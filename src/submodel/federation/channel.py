@@ -1,4 +1,4 @@
-"""How messages travel between the server and its devices, whoever carries them."""
+"""Interface of message transport between a server and its devices."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 MessageKind = Literal["report", "train", "moments"]
-"""What a device is asked for: who it is, an update, what the norms of a sub-model see."""
+"""Request to a device: a report on itself, an update, or statistics of the norms."""
 
 
 @dataclass(frozen=True)
 class Reply:
-    """The answer to one message: its bytes, or why there are none."""
+    """Answer to one message: its bytes, or the reason why there are none."""
 
     ticket: str
     payload: bytes
     problem: str = ""
-    is_gone: bool = False  # the problem is that the node has left
+    is_gone: bool = False  # the problem: the node has left
 
 
 def growing_pauses(first: float = 0.02, longest: float = 0.5) -> Iterator[float]:
-    """Seconds between looks for answers: short at first, then about a sixth of the time waited.
+    """Yield seconds between polls: short at first, then about a sixth of the time waited.
 
-    So what comes soon is seen soon, and a long round does not keep the server busy with asking.
+    Early answers are read early, and a long round does not keep the server busy with polling.
 
     >>> pauses = growing_pauses()
     >>> [round(next(pauses), 3) for _ in range(3)]
@@ -35,26 +35,29 @@ def growing_pauses(first: float = 0.02, longest: float = 0.5) -> Iterator[float]
         pause = min(1.2 * pause, longest)
 
 
-class Post(Protocol):
-    """Carries messages to nodes and brings their answers."""
+class Channel(Protocol):
+    """Transport of messages to nodes and of their answers."""
 
     def present(self) -> Collection[int]:
-        """The nodes that are there now, as far as is known."""
+        """Return the nodes that are connected now, as far as is known."""
         ...
 
     def send(
         self, node: int, kind: MessageKind, payload: bytes, seconds: float, topic: str
     ) -> str | None:
-        """Send a message that is worth so many seconds; a ticket for its answer, None: impossible.
+        """Send a message that expires after so many seconds.
 
         A node answers its messages one after another.
+
+        Returns:
+            A ticket for the answer; None if the message cannot be sent.
         """
         ...
 
     def replies(self, tickets: Collection[str]) -> Sequence[Reply]:
-        """The answers that have come whole so far, each once; none waits for another."""
+        """Return the complete answers so far, each once; no answer waits for another."""
         ...
 
     def forget(self, tickets: Collection[str]) -> None:
-        """Drop what has come of answers that are of no use any more."""
+        """Drop the received parts of answers that are no longer needed."""
         ...
