@@ -82,8 +82,6 @@ NOT_OURS = {"my_schemes.py", "nets.py", "pull.py", "checkpoints/"}  # a reader's
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_file_that_a_page_names_is_there(page: Path) -> None:
     text = page.read_text("utf-8")
-    if page.name == "features.md":  # most of its tables are of other projects' files
-        text = "\n".join(line for line in text.splitlines() if re.match(r"\| S\d+ ", line))
     names = set(re.findall(r"`([\w./-]+(?:\.py|/))`", text)) - NOT_OURS
     names |= set(re.findall(r"\]\(([^)#:]+)[^):]*\)", text))  # links
     places = ROOT, page.parent, ROOT / "src/submodel", ROOT / "tests", ROOT / "examples"
