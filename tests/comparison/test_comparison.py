@@ -44,7 +44,7 @@ from submodel.config.setup import prepare
 from submodel.core.errors import ConfigError, SubmodelError
 from submodel.drawing.bands import shared_grid
 from submodel.engines.processes.launch import Follower, Followers
-from submodel.runs.callbacks import Tell
+from submodel.runs.callbacks import RoundCallback
 from submodel.runs.loop import Interruption, RunFolder, run_rounds
 from submodel.runs.training import Training
 from submodel_lab.converged.arms import ConvergedArm
@@ -251,7 +251,7 @@ def test_every_way_gets_what_the_first_takes_and_not_a_round_more(kind: str) -> 
             assert cost_of(setup, kind, rounds) <= amount < cost_of(setup, kind, rounds + 1)
             assert (way == "static") == (rounds == 6) or way == "random"
         assert made.configs["full"][seed].train.rounds < 6
-    assert "what static takes for 6 rounds" in made.budget
+    assert "static takes for 6 rounds" in made.budget
     assert made.rounds().startswith("static: 6; full: ")
 
 
@@ -384,7 +384,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Done:
     stopped = begun(made["static"][1])
     setup = prepare(made["static"][1])
     with pytest.raises(Interruption):
-        run_rounds(Training(made["static"][1], setup), stopped, [Tell(stop)])
+        run_rounds(Training(made["static"][1], setup), stopped, [RoundCallback(stop)])
     before = [folder.summary_file.stat().st_mtime_ns for folder in finished]
     findings = compare(ways, TINY, out=out, budget="bytes", seeds=2, jobs=2)
     untouched = [folder.summary_file.stat().st_mtime_ns for folder in finished] == before
@@ -445,7 +445,7 @@ def test_records_redraw_the_same_page_without_training(
     assert "Nothing was tested: 2 seeds" in said
     redraw = ("--records", done.out / "records", "--out", tmp_path)
     assert command(monkeypatch, "static", *redraw) == 0
-    assert "there is one way alone" in (tmp_path / "comparison.md").read_text()
+    assert "there is only one way" in (tmp_path / "comparison.md").read_text()
     assert command(monkeypatch, "rolling", *redraw) == 2
     assert "way 'rolling' " in capsys.readouterr().err
 
@@ -538,7 +538,7 @@ def test_ctrl_c_ends_the_command_and_says_how_to_go_on(
     settings = [word for text in SETTINGS for word in ("--set", text)]
     out = tmp_path / "out"
     assert command(monkeypatch, "static,full", *settings, "--jobs", "2", "--out", out) == 130
-    assert "goes on" in capsys.readouterr().out
+    assert "continues" in capsys.readouterr().out
     begun = sorted(str(path.relative_to(out)) for path in out.rglob("*.toml"))
     assert "runs/static/seed-0.toml" in begun
     assert not list(out.rglob("summary.json"))

@@ -1,4 +1,4 @@
-"""Many runs: comparisons, their records, one statistics."""
+"""Comparisons of many runs: plans, records and statistics."""
 
 from typing import TYPE_CHECKING
 

@@ -1,8 +1,8 @@
-"""Arms to train, as people write them: a scheme's name and settings that differ from the others'.
+"""Arms of a comparison, written as the name of a scheme and settings.
 
 ``rolling``, ``random:sampling=fixed``, ``rolling:merge.rule=fill_in:local.lr=0.05``: a key without
-a dot belongs to ``scheme``, any other is a key of the configuration. A scheme of one's own is named
-by its path, ``package.module:Name``, and settings follow as of any other: ``mine:Mine:depth=3``.
+a dot belongs to ``scheme``, any other is a key of the configuration. A user's scheme is named by
+its path, ``package.module:Name``, and takes settings like any other: ``mine:Mine:depth=3``.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from submodel.core.errors import ConfigError, refuse
 from submodel.schemes.builtin_schemes import SCHEMES
 
 EXCLUSIVE = "exclusive"
-"""The arm that trains a model of every width, each by the clients that can hold it."""
+"""Name of the arm that trains a model of every width, each by the clients that can hold it."""
 COMMON = ("data", "train", "clients.count")
-"""What no arm may change: who has which examples, what is scored and when, how long it takes."""
+"""Keys that no arm may change: the partition, the evaluation and the number of rounds."""
 _LONGEST = 100  # characters of a folder's name
 _OPENING, _CLOSING, _QUOTES = "[{", "]}", "\"'"
 
 
 @dataclass(frozen=True)
 class Arm:
-    """One of the arms that are compared."""
+    """An arm of a comparison."""
 
     text: str
-    slug: str  # names its folder
+    slug: str  # name of its folder
     scheme: str
-    settings: tuple[tuple[str, str], ...]  # key as it was written, and value
+    settings: tuple[tuple[str, str], ...]  # key as written, and value
 
     @property
     def title(self) -> str:
-        """Its name in tables and legends.
+        """Name of the arm in tables and legends.
 
         >>> parse_arms("random:sampling=fixed")[0].title
         'random, sampling = fixed'
@@ -44,7 +44,7 @@ class Arm:
 
     @property
     def overrides(self) -> list[str]:
-        """What it sets in a configuration, as ``key.path=value``.
+        """Settings of the arm, as ``key.path=value``.
 
         >>> parse_arms("random:sampling=fixed:local.lr=0.1")[0].overrides
         ['scheme.name=random', 'scheme.sampling=fixed', 'local.lr=0.1']
@@ -53,7 +53,7 @@ class Arm:
         return [f"scheme.name={self.scheme}", *settings]
 
     def config(self, base: Callable[[Sequence[str]], Config]) -> Config:
-        """Its configuration, from what makes one of settings; mistakes are said to be this arm's.
+        """Make the arm's configuration with ``base``; errors name the arm.
 
         >>> from submodel.config import override, parse
         >>> parse_arms("static")[0].config(lambda s: parse(override({}, s))).scheme.name
@@ -65,7 +65,7 @@ class Arm:
             raise self.blame(error) from None
 
     def blame(self, error: ConfigError) -> ConfigError:
-        """The mistakes, with the arm that has them."""
+        """Add the arm's name to the mistakes of an error."""
         problems = (problem.removeprefix("--set ") for problem in error.problems)
         return ConfigError([f"way {self.text!r}: {problem}" for problem in problems])
 
@@ -75,7 +75,7 @@ def _full(key: str) -> str:
 
 
 def split_unquoted(text: str, separator: str) -> list[str]:
-    """The parts of a text, separators in brackets and quotes left alone.
+    """Split a text at separators outside brackets and quotes.
 
     >>> split_unquoted('a,b:x=[1, 2],c:y="d,e"', ",")
     ['a', 'b:x=[1, 2]', 'c:y="d,e"']
@@ -96,7 +96,7 @@ def split_unquoted(text: str, separator: str) -> list[str]:
 
 
 def parse_arms(text: str | Sequence[str]) -> list[Arm]:
-    """The arms of a comma-separated text, or of a list of texts.
+    """Parse the arms of a comma-separated text or of a list of texts.
 
     >>> [arm.slug for arm in parse_arms("random:sampling=fixed,full:clients.capacities=[1]")]
     ['random-sampling-fixed', 'full-clients.capacities-1']
@@ -123,17 +123,17 @@ def _arm(text: str, earlier_slugs: set[str]) -> Arm:
         scheme = f"{scheme}:{rest.pop(0)}"
     if not re.fullmatch(r"\w+|[\w.]+:[\w.]+", scheme):
         example = "as rolling:order=shuffled, or package.module:Name"
-        raise ConfigError(f"way {text!r}: begins with no scheme's name, {example}")
+        raise ConfigError(f"way {text!r}: must begin with the name of a scheme, {example}")
     settings: dict[str, str] = {}
     problems = []
     for part in rest:
         key, sign, value = (piece.strip() for piece in part.partition("="))
         if not key or not sign or not value:
-            problems.append(f"{part!r} is not key=value (quote a value that holds ':' or ',')")
+            problems.append(f"{part!r} is not key=value (quote a value that contains ':' or ',')")
         elif _full(key) in map(_full, settings):
             problems.append(f"{key} is set twice")
         elif _full(key) == "scheme.name":
-            problems.append(f"{key}: the scheme's name stands first, here {scheme!r}")
+            problems.append(f"{key}: the scheme's name comes first, here {scheme!r}")
         elif any(f"{_full(key)}.".startswith(f"{common}.") for common in COMMON):
             problems.append(f"{key} is the same for all ways; set it for all with --set")
         settings[key] = value
@@ -150,27 +150,26 @@ def _number_slug(slug: str, number: int) -> str:
 
 
 def describe_duplicates(arms: Sequence[Arm], configs: Sequence[Config]) -> list[str]:
-    """Which arms come to the same configuration, in words."""
+    """List the arms that have the same configuration as an earlier one."""
     problems = []
     for place, (arm, config) in enumerate(zip(arms, configs, strict=True)):
         for other, before in zip(arms[:place], configs, strict=False):
             if config == before:
-                problems.append(f"way {arm.text!r} is the same as {other.text!r}: leave one out")
+                problems.append(f"way {arm.text!r} is the same as {other.text!r}; remove one")
                 break
     return problems
 
 
 @dataclass(frozen=True)
 class ArmRuns:
-    """The runs that an arm has for each seed: one, or one for every capacity."""
+    """The runs of an arm for each seed: one, or one per capacity."""
 
-    arm: Arm  # as it was given
-    parts: Sequence[Arm]  # what is run for it
-    # of the parts, where each has its own; else none
-    capacities: Sequence[float] = field(default=())
+    arm: Arm  # as given
+    parts: Sequence[Arm]  # the arms to run for it
+    capacities: Sequence[float] = field(default=())  # of the parts, if each has its own
 
     def record(self, records: Mapping[str, ArmRecord]) -> ArmRecord:
-        """What the arm came to."""
+        """Return the record of the arm, joined from the records of its parts."""
         own_records = [records[part.slug] for part in self.parts]
         if not self.capacities:
             return own_records[0]
@@ -179,7 +178,7 @@ class ArmRuns:
 
 
 def runs_of(arm: Arm, base: Callable[[Sequence[str]], Config]) -> ArmRuns:
-    """The runs of an arm; of ``exclusive`` one for every capacity that the clients have.
+    """Return the runs of an arm; for ``exclusive`` one per capacity of the clients.
 
     >>> from submodel.config import override, parse
     >>> from submodel.comparison.arms import parse_arms

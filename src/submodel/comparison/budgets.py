@@ -1,6 +1,6 @@
-"""What a budget is of, and how many rounds it buys: counted, not found by training.
+"""Budgets of comparisons, and the number of rounds that a budget buys, counted without training.
 
-What needs PyTorch is imported where it is used, as commands name their budgets without it.
+PyTorch is imported inside functions, because commands name their budgets without it.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from submodel.config import Config
     from submodel.model.cost import CostModel
 
-_MOST_ROUNDS = 100_000  # that a slip of the keyboard may ask for
+_MOST_ROUNDS = 100_000  # guards against a mistyped amount
 
 
 class BudgetKind(StrEnum):
-    """What all arms get the same amount of."""
+    """Quantity of which all arms get the same amount."""
 
     ROUNDS = "rounds"
     BYTES = "bytes"
@@ -35,7 +35,7 @@ UNITS = {BudgetKind.BYTES: "B", BudgetKind.FLOPS: "FLOPs"}
 
 
 def parse_budget(kind: BudgetKind, amount: str | None) -> int | None:
-    """The amount of a budget; None: what the first arm needs.
+    """Parse the amount of a budget; None: the amount that the first arm needs.
 
     >>> parse_budget(BudgetKind.BYTES, "2GB"), parse_budget(BudgetKind.FLOPS, "1e12")
     (2000000000, 1000000000000)
@@ -44,7 +44,7 @@ def parse_budget(kind: BudgetKind, amount: str | None) -> int | None:
         return None
     if kind is BudgetKind.ROUNDS:
         raise ConfigError(
-            "--amount: goes with a budget of bytes or flops; the rounds are train.rounds"
+            "--amount: requires a budget of bytes or flops; train.rounds sets the rounds"
         )
     other = "flops" if kind is BudgetKind.BYTES else "b"
     if amount.strip().lower().rstrip("s").endswith(other.rstrip("s")):
@@ -53,10 +53,10 @@ def parse_budget(kind: BudgetKind, amount: str | None) -> int | None:
 
 
 def round_cost(setup: Setup, state: State, costs: CostModel, kind: BudgetKind) -> int:
-    """What the round after ``state`` costs: bytes (down + up) or FLOPs, as a run books them.
+    """Count the bytes (down + up) or FLOPs of the round after ``state``, as a run counts them.
 
-    Where a run refuses an update it books less. FLOPs are counted only where they are asked for:
-    every shape of a sub-model has to be built for them.
+    A run that refuses an update counts less. FLOPs are counted only on request, because every
+    shape of a sub-model must be built for them.
     """
     from submodel.algorithm.dispatch import cut_of, knowledge_of
     from submodel.algorithm.round_statistics import RoundStatistics
@@ -92,11 +92,11 @@ def round_cost(setup: Setup, state: State, costs: CostModel, kind: BudgetKind) -
 
 
 def round_costs(setup: Setup, kind: BudgetKind) -> Iterator[int]:
-    """The cost of round after round, without end; the weights are those of the untrained model.
+    """Yield the cost of every round, without end, for the weights of the untrained model.
 
-    A scheme that adapts does so once, with its clients' real gradients; as its later masks are not
-    known before the run, its rounds are an estimate, and the run's own books are what it cost. So
-    are those of a scheme that ranks single weights of all layers, where clients lack labels.
+    An adaptive scheme adapts once, with its clients' real gradients. Its later masks are not known
+    before the run, so its costs are an estimate; the statistics of the run are exact. The same
+    holds for a scheme that ranks single weights of all layers, if clients lack labels.
     """
     from submodel.algorithm.adaptation import adapt_state
     from submodel.algorithm.execution import ALONE
@@ -114,7 +114,7 @@ def round_costs(setup: Setup, kind: BudgetKind) -> Iterator[int]:
 
 
 def cost_of(setups: Setup | Sequence[Setup], kind: BudgetKind, rounds: int) -> int:
-    """What so many rounds cost, of one run or of several together."""
+    """Count the cost of a number of rounds, for one run or the sum over several."""
     costs = _summed_costs(_several(setups), kind)
     return sum(cost for cost, _ in zip(costs, range(rounds), strict=False))
 
@@ -128,9 +128,9 @@ def _summed_costs(setups: Sequence[Setup], kind: BudgetKind) -> Iterator[int]:
 
 
 def rounds_within(setups: Setup | Sequence[Setup], kind: BudgetKind, amount: int) -> int:
-    """How many whole rounds an amount buys, as many of each run where there are several.
+    """Count the whole rounds that an amount buys, the same number for each of several runs.
 
-    Raises `ConfigError` where it buys none.
+    Raises `ConfigError` if it buys none.
     """
     cost_so_far = 0
     schemes = [setup.scheme for setup in _several(setups)]
@@ -139,7 +139,7 @@ def rounds_within(setups: Setup | Sequence[Setup], kind: BudgetKind, amount: int
             raise ConfigError(f"--budget: a round costs no {kind.value} that could be counted")
         if rounds_before == 0 and cost > amount:
             need, have = si(cost, UNITS[kind]), si(amount, UNITS[kind])
-            raise ConfigError(f"--amount: one round takes {need}, more than the {have} there are")
+            raise ConfigError(f"--amount: one round takes {need}, more than {have}")
         if rounds_before == 0 and amount > cost * _MOST_ROUNDS:
             raise ConfigError(
                 f"--amount: {si(amount, UNITS[kind])} buys more than {_MOST_ROUNDS:,} rounds "
@@ -149,15 +149,15 @@ def rounds_within(setups: Setup | Sequence[Setup], kind: BudgetKind, amount: int
         if cost_so_far > amount:
             rounds = rounds_before
             while rounds > 1 and not all(s.joins(rounds - 1) for s in schemes):
-                rounds -= 1  # what cells do after their last join would be lost
+                rounds -= 1  # the work of cells after their last join would be lost
             return rounds
     raise AssertionError("round_costs has no end")
 
 
 def with_rounds(config: Config, rounds: int) -> Config:
-    """The configuration at another length, its learning rate decaying at the same share of it.
+    """Change the number of rounds, with the milestones of the learning rate scaled alike.
 
-    A cosine follows the rounds by itself.
+    A cosine schedule scales by itself.
 
     >>> from submodel.config import Config
     >>> local = {"schedule": "step", "milestones": [80, 150]}

@@ -1,8 +1,8 @@
-"""How experiments stand: what their commands keep of their plans, and what folders hold.
+"""States of experiments, read from their folders and from the saved progress of their commands.
 
-An experiment is what `compare` and `reproduce` make: a folder with ``runs/NAME/seed-0`` and so on.
-The runs tell of themselves; what only the command knows is which runs there will be, which of them
-have ended, and what follows them. No PyTorch is imported.
+An experiment is a folder of `compare` or `reproduce`, with ``runs/NAME/seed-0`` and so on. Runs
+record their own state. The command records its plan: the runs, those that have ended, and the work
+that follows them. PyTorch is not imported.
 """
 
 from __future__ import annotations
@@ -27,45 +27,44 @@ from submodel.runs.outline import LockTable, RunOutline, RunState, read_outline
 PROGRESS_FILE = "progress.json"
 _LOCK = ".lock"
 _MOST_BYTES = 2**26
-_DEEPEST = 6  # folders within each other
-_LEAST_SECONDS = 5.0  # of work, before anybody speaks of a pace
+_DEEPEST = 6  # nesting of folders
+_LEAST_SECONDS = 5.0  # of work, before a pace is estimated
 
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One of the runs."""
+    """A planned run of an experiment."""
 
-    path: str  # its folder, from the experiment's
-    rounds: int  # how many it will have, as far as can be told
-    seconds: float  # what a round is expected to take on one core; 1 where nobody knows
-    has_ended: bool  # whether nothing is left to do for it
+    path: str  # its folder, relative to the experiment's
+    rounds: int  # expected number of rounds
+    seconds: float  # expected core-seconds per round; 1 if unknown
+    has_ended: bool  # whether no work is left
 
 
 @dataclass(frozen=True)
 class ExperimentProgress:
-    """What a command knows of its runs; the names are those of the file."""
+    """Progress of a command over its runs; the fields are the keys of the file."""
 
-    began: float  # when it turned to these runs, in seconds since 1970
-    parallel: int  # how many run at a time
-    runs: tuple[PlannedRun, ...]  # those that it is at, ended ones too
-    work_at_begin: float = 0.0  # what had been done of them then, in rounds times seconds
-    work_before: float = 0.0  # what was done before these, since the command began
-    work_beyond: float = 0.0  # what follows these, as planned
-    # whether somebody knows what a round takes: work is in core-seconds
-    has_estimates: bool = False
+    began: float  # start of these runs, in seconds since 1970
+    parallel: int  # number of concurrent runs
+    runs: tuple[PlannedRun, ...]  # current runs, including ended ones
+    work_at_begin: float = 0.0  # work already done on them at the start, in rounds times seconds
+    work_before: float = 0.0  # work of this command before these runs
+    work_beyond: float = 0.0  # planned work after these runs
+    has_estimates: bool = False  # whether seconds per round are known: work is in core-seconds
 
     def with_end(self, path: str) -> ExperimentProgress:
-        """The same, when one more run has ended."""
+        """Mark one more run as ended."""
         runs = tuple(replace(r, has_ended=r.has_ended or r.path == path) for r in self.runs)
         return replace(self, runs=runs)
 
     def write(self, folder: Path) -> None:
-        """Keep it."""
+        """Write the progress into the folder of an experiment."""
         write_text(folder / PROGRESS_FILE, json.dumps(asdict(self), indent=1) + "\n")
 
     @classmethod
     def read(cls, folder: Path) -> ExperimentProgress | None:
-        """What was kept last; None: nothing that can be read."""
+        """Read the progress that `write` saved; None if there is none that can be read."""
         try:
             return read_typed(_PROGRESS, folder / PROGRESS_FILE, _MOST_BYTES)
         except UnreadableError:
@@ -76,13 +75,13 @@ _PROGRESS = TypeAdapter(ExperimentProgress)
 
 
 def lock_file(folder: Path) -> Path:
-    """What a command that is at an experiment holds."""
+    """Return the path of the lock that a command holds while it works on an experiment."""
     return folder / _LOCK
 
 
 @contextmanager
 def work_shown(folder: Path) -> Iterator[None]:
-    """Let others see that a command is at an experiment; it keeps nobody out."""
+    """Hold the lock of an experiment to show that a command is active; it excludes no other."""
     lock = FileLock(lock_file(folder), timeout=0, fallback_to_soft=False)
     try:
         lock.acquire()
@@ -97,18 +96,17 @@ def work_shown(folder: Path) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class ExperimentOutline:
-    """An experiment in a few numbers."""
+    """Summary of an experiment."""
 
     scores: ClassVar[Mapping[str, float]] = {}  # only runs have scores
     path: Path  # its folder
-    runs: Sequence[RunOutline]  # those that have begun, by their folders
-    # what its command says of its plan; None: an earlier version ran it
-    progress: ExperimentProgress | None
-    is_at_work: bool  # whether a command is at it
+    runs: Sequence[RunOutline]  # runs that have begun, by folder
+    progress: ExperimentProgress | None  # plan of its command; None: from an earlier version
+    is_at_work: bool  # whether a command works on it
 
     @property
     def phase(self) -> RunState:
-        """How it stands."""
+        """State of the experiment."""
         if self.is_at_work or any(run.phase == "running" for run in self.runs):
             return "running"
         is_over = self.progress is None or self.progress.work_beyond <= 0
@@ -119,7 +117,7 @@ class ExperimentOutline:
 
     @property
     def reason(self) -> str:
-        """The first of the errors that ended runs, and so this."""
+        """First error that ended a run, if the experiment has failed; else empty."""
         if self.phase != "failed":
             return ""
         run = next(r for r in self.runs if r.phase == "failed" and r.path not in self._ended_paths)
@@ -127,7 +125,7 @@ class ExperimentOutline:
 
     @cached_property
     def _ended_paths(self) -> frozenset[Path]:
-        """Runs that nothing is left to do for; of those that nobody plans, the finished ones."""
+        """Folders of ended runs: planned runs without work left, and other finished runs."""
         steps = self.progress.runs if self.progress else ()
         planned_paths = {self.path / run.path for run in steps}
         others = {r.path for r in self.runs if r.phase == "finished"} - planned_paths
@@ -135,33 +133,33 @@ class ExperimentOutline:
 
     @property
     def runs_planned(self) -> int:
-        """How many there are or will be, as far as anybody has said."""
+        """Number of existing and planned runs."""
         steps = self.progress.runs if self.progress else ()
         return len({run.path for run in self.runs} | {self.path / run.path for run in steps})
 
     @property
     def runs_ended(self) -> int:
-        """For how many nothing is left to do."""
+        """Number of runs without work left."""
         return len(self._ended_paths)
 
     @property
     def traffic(self) -> int:
-        """Bytes of all runs, down and up."""
+        """Bytes of all runs, down and up together."""
         return sum(run.traffic for run in self.runs)
 
     @property
     def seconds(self) -> float:
-        """Time of the rounds of all runs."""
+        """Seconds of the rounds of all runs."""
         return sum(run.seconds for run in self.runs)
 
     @property
     def changed_at(self) -> float:
-        """When something last happened, in seconds since 1970."""
+        """Time of the last change, in seconds since 1970."""
         return max((run.changed_at for run in self.runs), default=_time_of_change(self.path))
 
     @property
     def work(self) -> tuple[float, float]:
-        """What is done of the whole plan, and all of it: rounds, or core-seconds as planned."""
+        """Done and total work of the plan, in rounds or in core-seconds as planned."""
         rounds = {run.path: (run.rounds, run.rounds_planned) for run in self.runs}
         if self.progress is None:
             return sum(n for n, _ in rounds.values()), sum(max(of) for of in rounds.values())
@@ -175,7 +173,7 @@ class ExperimentOutline:
         return all_done, whole + self.progress.work_beyond
 
     def seconds_left(self, now: float | None = None) -> float | None:
-        """How long the rest takes at the pace of these runs; None: nobody can tell."""
+        """Estimate the remaining seconds from the pace of these runs; None if unknown."""
         if self.progress is None or self.phase != "running":
             return None
         work_done, whole = self.work
@@ -188,7 +186,7 @@ class ExperimentOutline:
 
 
 def read_experiment(path: Path, locks: LockTable | None = None) -> ExperimentOutline:
-    """How the experiment of a folder stands."""
+    """Read the state of the experiment in a folder."""
     locks = locks or LockTable.read()
     runs = [read_outline(run, locks) for run in _runs_below(path / "runs")]
     is_at_work = locks.holds(lock_file(path))
@@ -196,7 +194,7 @@ def read_experiment(path: Path, locks: LockTable | None = None) -> ExperimentOut
 
 
 def is_experiment(path: Path) -> bool:
-    """Whether a folder is that of an experiment."""
+    """Whether a folder contains an experiment."""
     if is_run(path):
         return False
     if (path / PROGRESS_FILE).is_file():
@@ -208,7 +206,7 @@ def is_experiment(path: Path) -> bool:
 def find_outlines(
     folder: Path, locks: LockTable | None = None
 ) -> Iterator[RunOutline | ExperimentOutline]:
-    """How all runs and experiments below a folder stand, by their names."""
+    """Yield the outlines of all runs and experiments below a folder, in the order of names."""
     locks = locks or LockTable.read()
     yield from _find(folder, locks, 0)
 
@@ -232,7 +230,7 @@ def _runs_below(folder: Path, depth: int = 0) -> Iterator[Path]:
 
 
 def _folders_in(folder: Path) -> list[Path]:
-    """Those that are no links, and not hidden; none, where one may not look."""
+    """List the subfolders that are neither links nor hidden; none if the folder is unreadable."""
     try:
         with os.scandir(folder) as entries:
             names = [e.name for e in entries if e.is_dir(follow_symlinks=False)]

@@ -1,4 +1,4 @@
-"""Comparing arms: everything is checked and counted first, then run, then reported."""
+"""Comparison of arms: check and count everything, run it, report the result."""
 
 from __future__ import annotations
 
@@ -33,28 +33,28 @@ from submodel.core.extensions import FROM_LAB, SCALES, extensions, load_extensio
 from submodel.schemes.builtin_schemes import SCHEMES
 
 Base = Callable[[Sequence[str]], Config]
-"""What all arms have in common: from ``key.path=value`` settings to a configuration."""
+"""A function from ``key.path=value`` settings to a configuration; it is common to all arms."""
 
 
 @dataclass(frozen=True)
 class ComparisonPlan:
-    """What will run: for every arm a configuration per seed, all of them checked."""
+    """Plan of a comparison: for every arm a checked configuration per seed."""
 
     runs: Sequence[ArmRuns]
-    configs: Mapping[str, Sequence[Config]]  # by the slug of what is run
+    configs: Mapping[str, Sequence[Config]]  # by the slug of the arm that is run
     budget: str  # in words
 
     def keep(
         self, records: Mapping[str, ArmRecord], folder: Path, budget: str, command: str
     ) -> ComparisonResult:
-        """What it came to, by the records of all that was run, kept in a folder."""
+        """Make the result from the records of all runs, and write it to a folder."""
         arms = [ArmResult(r.arm.text, r.arm.title, r.record(records)) for r in self.runs]
         result = ComparisonResult(arms, budget, command)
         result.write(folder)
         return result
 
     def rounds(self) -> str:
-        """How many each arm has, in words."""
+        """Describe the number of rounds of each arm."""
         parts = []
         for runs in self.runs:
             arm = runs.arm
@@ -65,7 +65,7 @@ class ComparisonPlan:
 
 
 def base_of(config: Config | Mapping[str, Any] | Path | str | None) -> Base:
-    """A configuration, its plain values, its file, or the defaults, as what arms are put into."""
+    """Make the base of a comparison from a configuration, plain values, a file, or the defaults."""
     if config is None or isinstance(config, str | Path):
         return partial(read, None if config is None else Path(config))
     plain = config.model_dump(exclude_none=True) if isinstance(config, Config) else dict(config)
@@ -75,12 +75,12 @@ def base_of(config: Config | Mapping[str, Any] | Path | str | None) -> Base:
 def plan_comparison(
     arms: Sequence[Arm], base: Base, kind: BudgetKind, amount: int | None, seeds: int
 ) -> ComparisonPlan:
-    """Prepare every run, so that whatever cannot run is said now, and find its rounds."""
+    """Prepare every run, so that problems are reported now, and count its rounds."""
     common = base([])
     if common.train.output_step is not None:
-        raise ConfigError("train.output_step: no book holds what it costs; compare without it")
+        raise ConfigError("train.output_step: its cost is not counted; compare without it")
     if common.train.finish is not None and kind is not BudgetKind.ROUNDS:
-        raise ConfigError("train.finish: counts from the last round, which a budget would move")
+        raise ConfigError("train.finish: counts from the last round, which a budget would change")
     runs = [runs_of(arm, base) for arm in arms]
     parts = [part for arm_runs in runs for part in arm_runs.parts]
     part_configs = [part.config(base) for part in parts]
@@ -98,7 +98,7 @@ def plan_comparison(
         amounts = [cost_of(some_setups, kind, rounds) for some_setups in together]
         least, most = (si(cost, UNITS[kind]) for cost in (min(amounts), max(amounts)))
         amount_text = least if least == most else f"{least} to {most} by seed"
-        budget = f"equal {kind.value}: what {first.title} takes for {rounds} rounds, {amount_text}"
+        budget = f"equal {kind.value}: as {first.title} takes for {rounds} rounds, {amount_text}"
     else:
         amounts = [amount] * seeds
         budget = f"equal {kind.value}: {si(amount, UNITS[kind])}"
@@ -109,12 +109,12 @@ def plan_comparison(
 
 
 def _by_seed(runs: ArmRuns, setups: Mapping[str, Sequence[Setup]]) -> list[list[Setup]]:
-    """The setups of all runs that an arm has for a seed, seed by seed."""
+    """Group the setups of all runs of an arm by seed."""
     return [list(together) for together in zip(*(setups[p.slug] for p in runs.parts), strict=True)]
 
 
 def _of_run(config: Config, arm: Arm, seed: int) -> Config:
-    """One run: alone on its core, as others run beside it, unless the configuration says more."""
+    """Configure one run: in one process, as others run beside it, unless configured otherwise."""
     engine = config.engine
     if engine.name == "auto":
         engine = engine.with_values(name="local")
@@ -124,7 +124,7 @@ def _of_run(config: Config, arm: Arm, seed: int) -> Config:
 def _prepare_runs(
     arms: Sequence[Arm], configs: Mapping[str, Sequence[Config]], common: Config
 ) -> dict[str, list[Setup]]:
-    """The setups of all runs, on one and the same dataset; raises with every arm's problems."""
+    """Prepare the setups of all runs on one dataset; raise with the problems of every arm."""
     data = load_data(common)
     setups: dict[str, list[Setup]] = {}
     problems: list[str] = []
@@ -146,7 +146,7 @@ def _fit_to_budget(
     kind: BudgetKind,
     amounts: Sequence[int],
 ) -> dict[str, list[Config]]:
-    """The arm's runs, by slug, with as many rounds as their budgets buy all of them together."""
+    """Set the rounds of an arm's runs to the number that the budget buys for all of them."""
     try:
         rounds = [
             rounds_within(some_setups, kind, amount)
@@ -163,7 +163,7 @@ def _fit_to_budget(
 def run_plan(
     plan: ComparisonPlan, out: Path, jobs: int | None, console: Console, command: str
 ) -> ComparisonResult:
-    """Run what is not finished yet, and keep the records."""
+    """Run everything that is not finished yet, and keep the records."""
     runner = Runner(out, jobs or os.cpu_count() or 1, console)
     records = dict(zip(plan.configs, runner.run(plan.configs), strict=True))
     return plan.keep(records, out / "records", plan.budget, command)
@@ -179,17 +179,18 @@ def compare(
     seeds: int = 3,
     jobs: int | None = None,
 ) -> ComparisonResult:
-    """Compare ways to train as ``submodel compare`` does; called again, it goes on where it was.
+    """Compare arms as ``submodel compare`` does; a repeated call continues where it stopped.
 
     Args:
-        ways: schemes, and settings that go with them, as the command takes them:
-            ``"rolling,static"``, or a list, in which classes that can be imported may stand, too.
-        config: what they share: a `submodel.Config`, a dictionary of its sections or a file.
-        out: the folder for the runs, the records, a page and a figure.
-        budget: what all may spend: ``rounds``, ``bytes`` or ``flops``.
-        amount: how much of it, as ``"2GB"``; by default what the first arm takes.
-        seeds: how many runs of each arm.
-        jobs: how many runs at a time; by default as many as there are cores.
+        ways: the arms, schemes with optional settings in the syntax of the command, as
+            ``"rolling,static"``, or a list, which may also contain importable classes.
+        config: the common configuration: a `submodel.Config`, a dictionary of its sections or the
+            path of a file.
+        out: folder for the runs, the records, a page and a figure.
+        budget: quantity that is equal for all arms: ``rounds``, ``bytes`` or ``flops``.
+        amount: amount of the budget, as ``"2GB"``; by default the amount that the first arm takes.
+        seeds: number of seeds per arm.
+        jobs: number of concurrent runs; by default the number of cores.
 
     >>> compare("rolling,sideways", out="never-made")
     Traceback (most recent call last):
@@ -208,8 +209,8 @@ def compare(
     if given:
         raise ConfigError(
             [
-                f"{key}: {name!r} has no path by which the processes of a comparison could import "
-                "it; put it into a module"
+                f"{key}: the processes of a comparison cannot import {name!r}; define it in a "
+                "module"
                 for key, name in given.items()
             ]
         )
@@ -220,24 +221,24 @@ def compare(
 
 
 RunComparison = Callable[[ComparisonPlan, Path, int | None, Console, str], ComparisonResult]
-"""Runs a plan: its folder, the number of jobs, the console for progress and the command."""
+"""A function that runs a plan, given its folder, number of jobs, console and command."""
 
 
 @dataclass(frozen=True)
 class ComparisonScale:
-    """A setting in which arms are compared."""
+    """A predefined setting of comparisons."""
 
-    base: Base  # what all arms share
-    run: RunComparison = run_plan  # trains what is not finished yet and keeps the records
+    base: Base  # common configuration of all arms
+    run: RunComparison = run_plan
     # whether all arms get the same budget; otherwise `run` decides when each ends
     has_budget: bool = True
 
 
 def find_scale(name: str) -> ComparisonScale:
-    """Return the scale of a name; raises `ConfigError` where no installed package offers it."""
-    offered = extensions(SCALES)
-    if name not in offered:
-        names = f"is not one of {', '.join(offered)}" if offered else FROM_LAB
+    """Return the scale of a name; raise `ConfigError` if no installed package provides it."""
+    scales = extensions(SCALES)
+    if name not in scales:
+        names = f"is not one of {', '.join(scales)}" if scales else FROM_LAB
         raise ConfigError(f"--scale: {name!r} {names}")
-    scale: ComparisonScale = load_extension(offered[name])
+    scale: ComparisonScale = load_extension(scales[name])
     return scale

@@ -1,4 +1,4 @@
-"""What an arm came to over its seeds: small enough to keep, enough to redraw every figure."""
+"""Records of the runs of an arm: small files from which every figure can be redrawn."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from submodel.runs.metrics import TEST_BATCH_KEY, Metrics, flat
 
 _TABLES = ("capacity_accuracy.", "client_accuracy.mean", "client_accuracy.worst_quarter")
 CAPACITY_KEY = "capacity_accuracy."
-"""What the accuracy of a capacity is called in a line, before the capacity."""
+"""Prefix of the keys that hold the accuracy of a capacity."""
 _COSTS = ("round", "bytes", "flops")
 _SUMS = ("bytes", "flops")
 
@@ -31,17 +31,17 @@ _SCORE_KEYS = ("round", "test_loss", "test_accuracy", "train_eval_loss", "train_
 
 
 def _counts(line: dict[str, JsonNumber]) -> dict[str, JsonNumber]:
-    """Refuse what no run could have cost."""
+    """Refuse impossible costs."""
     if not all(0 <= line.get(cost, 0) < _MOST for cost in _COSTS):
         raise ValueError(f"{', '.join(_COSTS)}: not amounts")
     return line
 
 
-_MOST = 10**30  # whatever is counted
+_MOST = 10**30  # bound on every number
 _Number = Annotated[int, Field(gt=-_MOST, lt=_MOST)] | float
 Line = Annotated[dict[str, _Number], AfterValidator(_counts)]
 BY_TEST_BATCH = "accuracy by test batches"
-"""That of the whole model where each batch of test examples normalises itself."""
+"""Measure: accuracy of the whole model with batch statistics of each test batch."""
 MEASURES: dict[str, Callable[[Line], float]] = {
     "accuracy": lambda line: line["test_accuracy"],
     BY_TEST_BATCH: lambda line: line[TEST_BATCH_KEY],
@@ -57,29 +57,29 @@ MEASURES: dict[str, Callable[[Line], float]] = {
 }
 SMALLER_IS_BETTER = ("loss", "train loss", "loss gap", "accuracy gap")
 COMPARISON_FILE = "comparison.json"
-"""Beside the records of a comparison: what it compares."""
+"""File beside the records of a comparison that lists its arms."""
 RATES_ENDING = ".rates.json"
-"""How the names of tables of learning rates end."""
+"""Ending of the names of tables of learning rates."""
 _LARGEST = 1 << 27  # bytes of a record
 
 
 @dataclass(frozen=True)
 class SeedRun:
-    """One run: its evaluated rounds."""
+    """The evaluated rounds of one run."""
 
     seed: int
     lines: Annotated[Sequence[Line], Field(min_length=1)]  # older records lack bytes and flops
     seconds: float
     model_sha256: str
-    is_flat: bool | None = None  # of a run to the end: whether its curve was flat
+    is_flat: bool | None = None  # whether the curve of a run to convergence was flat
     clients: Sequence[tuple[float, float]] = field(default_factory=list)  # capacity, accuracy
-    core_seconds: float | None = None  # of a processor, scoring included; None: not counted
-    machine: str | None = None  # where that was
+    core_seconds: float | None = None  # processor time, scoring included; None: not measured
+    machine: str | None = None  # machine that measured it
 
 
 @dataclass(frozen=True)
 class ArmRecord:
-    """The runs of one arm: a configuration but for its seed."""
+    """The runs of one arm, which differ only in their seeds."""
 
     slug: Annotated[str, Field(max_length=200)]
     config: dict[str, Any]  # of the first seed
@@ -109,16 +109,16 @@ class ArmRecord:
 
     @classmethod
     def read(cls, path: Path) -> ArmRecord:
-        """A record that `write` wrote."""
+        """Read a record that `write` wrote."""
         return read_typed(_RECORD, path, _LARGEST, "not a record of runs")
 
     def write(self, path: Path) -> None:
-        """As JSON."""
+        """Write the record as JSON."""
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, _compact(asdict(self)))
 
     def final(self, measure: str) -> dict[int, float]:
-        """Seed -> the measure or cost (round, bytes, flops) after the last round."""
+        """Map each seed to a measure or cost (round, bytes, flops) after the last round."""
         return {run.seed: self._value_of(measure, run.lines[-1]) for run in self.runs}
 
     def _value_of(self, measure: str, line: Line) -> float:
@@ -128,19 +128,19 @@ class ArmRecord:
             raise SubmodelError(f"{self.slug}: its record has no {missing} in a round") from None
 
     def until(self, round_: int) -> ArmRecord:
-        """As it was at the last evaluation until a round; runs without any are left out."""
+        """Truncate the record after a round; runs without an evaluation until then are dropped."""
         runs = [replace(run, lines=[ln for ln in run.lines if ln["round"] <= round_])
                 for run in self.runs]  # fmt: skip
         return replace(self, runs=[run for run in runs if run.lines])
 
     def ahead_of(self, other: ArmRecord, measure: str) -> list[float]:
-        """By how much it did better with the seeds that both have; losses count the other way."""
+        """Compute the advantage over another record for each common seed; less loss is better."""
         sign = -1 if measure in SMALLER_IS_BETTER else 1
         first, second = self.final(measure), other.final(measure)
         return [sign * (first[seed] - second[seed]) for seed in first if seed in second]
 
     def against(self, cost: str, measure: str) -> list[tuple[list[float], list[float]]]:
-        """Of every run: what it had cost (round, bytes or flops), and the measure then."""
+        """Return for every run its costs so far (round, bytes or flops) and its measures."""
         return [
             (
                 [self._value_of(cost, line) for line in run.lines],
@@ -150,7 +150,7 @@ class ArmRecord:
         ]
 
     def curve(self, measure: str) -> tuple[list[float], list[list[float]]]:
-        """The evaluated rounds, and each run's values."""
+        """Return the evaluated rounds and the values of each run."""
         curves = self.against("round", measure)
         return curves[0][0], [values for _, values in curves]
 
@@ -160,14 +160,14 @@ _RECORD = TypeAdapter(ArmRecord)
 
 
 def record_files(folder: Path) -> list[Path]:
-    """The files of a folder that may be records, without those that lie beside records."""
+    """List the files of a folder that may be records, without other JSON files beside them."""
     beside = (COMPARISON_FILE, f"*{RATES_ENDING}", ".*")
     files = sorted(folder.glob("*.json"))
     return [file for file in files if not any(file.match(pattern) for pattern in beside)]
 
 
 def rows_with_costs(history: Sequence[Metrics]) -> list[Metrics]:
-    """The lines of a run as flat rows with the bytes, FLOPs and seconds of all rounds until then.
+    """Flatten the lines of a run, with cumulative bytes, FLOPs and seconds.
 
     >>> line = {"bytes_down": 1, "bytes_up": 2, "flops": 5, "seconds": {"train": 1.5}}
     >>> rows = rows_with_costs([{"round": 1, **line}, {"round": 2, **line}])
@@ -184,13 +184,13 @@ def rows_with_costs(history: Sequence[Metrics]) -> list[Metrics]:
 
 
 def _scores_of(row: Metrics) -> Line:
-    """The scores that a record keeps of a flat row."""
+    """Select the scores of a flat row that a record keeps."""
     keys = (key for key in row if key in _SCORE_KEYS or key.startswith(_TABLES))
     return {key: _short(row[key]) for key in keys}
 
 
 def _by_size(line: Line) -> list[float]:
-    """The accuracy of every capacity, from the largest to the smallest."""
+    """List the accuracies of all capacities, from the largest capacity to the smallest."""
     sizes = {float(k.removeprefix(CAPACITY_KEY)): v for k, v in line.items() if CAPACITY_KEY in k}
     if not sizes:
         raise KeyError(f"{CAPACITY_KEY}*")
@@ -198,7 +198,7 @@ def _by_size(line: Line) -> list[float]:
 
 
 def portable(config: Config) -> dict[str, Any]:
-    """A configuration as plain values that say nothing of the machine: paths are but names.
+    """Convert a configuration to plain values without folders of the machine.
 
     >>> from submodel.config import parse
     >>> portable(parse({"data": {"name": "mnist", "path": "/home/me/mnist"}}))["data"]["path"]
@@ -218,7 +218,7 @@ def _without_folders(value: Any) -> Any:
 
 
 def _compact(plain: dict[str, Any]) -> str:
-    """As JSON with a line of text for every evaluated round: short, and changes are seen."""
+    """Format a record as JSON with one line per evaluated round: short, with readable diffs."""
     heading = json.dumps({key: value for key, value in plain.items() if key != "runs"}, indent=1)
     runs = ",\n".join(_compact_run(run) for run in plain["runs"])
     return f'{heading[:-2]},\n "runs": [\n{runs}\n ]\n}}\n'
@@ -231,7 +231,7 @@ def _compact_run(run: dict[str, Any]) -> str:
 
 
 def _short(value: float) -> float:
-    """A score to seven digits, as many as a float32 has; counts as they are.
+    """Round a score to seven digits, the precision of float32; counts are unchanged.
 
     >>> _short(1 / 3), _short(12345678901)
     (0.3333333, 12345678901)
@@ -240,11 +240,11 @@ def _short(value: float) -> float:
 
 
 def put_together(slug: str, records: Mapping[float, ArmRecord]) -> ArmRecord:
-    """The record of an arm that has a run for every capacity, of the seeds that all have.
+    """Join the records of an arm that has one run per capacity, for the seeds common to all.
 
-    Its scores are those of the largest capacity, its bytes and FLOPs those of all; the accuracy of
-    every capacity is that of its own run. Lines are at the rounds at which any of them was
-    evaluated; each run counts with its last evaluation until then.
+    The scores are those of the largest capacity; bytes and FLOPs are sums over all. The accuracy of
+    each capacity is that of its own run. There is a line for every round in which any of the runs
+    was evaluated, with the last evaluation of each run until then.
     """
     largest = records[max(records)]
     runs_by_seed = {
@@ -256,7 +256,7 @@ def put_together(slug: str, records: Mapping[float, ArmRecord]) -> ArmRecord:
 
 
 def _join_runs(runs: Mapping[float, SeedRun]) -> SeedRun:
-    from submodel.algorithm.evaluation import worst_quarter  # PyTorch: not for records alone
+    from submodel.algorithm.evaluation import worst_quarter  # imports PyTorch
 
     largest = runs[max(runs)]
     first = max(run.lines[0]["round"] for run in runs.values())

@@ -1,4 +1,4 @@
-"""What came out of a comparison: the records of all arms, a table, a page and a figure."""
+"""Results of a comparison: the records of all arms, a table, a page and a figure."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes as Plot
     from matplotlib.figure import Figure
 
-_LARGEST = 1 << 24  # bytes of it
-_BAR_CELLS = 60  # of a bar in a notebook
-_HEIGHT = 2.0  # inches of the curves
+_LARGEST = 1 << 24  # bytes of the file that lists all arms
+_BAR_CELLS = 60  # cells of a bar in a notebook
+_HEIGHT = 2.0  # inches, of the curves
 
 
 @dataclass(frozen=True)
@@ -67,11 +67,11 @@ class _Entry:
 
 @dataclass(frozen=True)
 class _Index:
-    """The file that lists all arms; their records lie beside it."""
+    """The file that lists all arms; their records are beside it."""
 
     command: str
     budget: str
-    ways: Annotated[list[_Entry], Field(min_length=1)]  # the word of the file
+    ways: Annotated[list[_Entry], Field(min_length=1)]  # the key in the file
 
 
 _INDEX = TypeAdapter(_Index)
@@ -81,23 +81,23 @@ _INDEX = TypeAdapter(_Index)
 class ArmResult:
     """One arm and its runs."""
 
-    text: str  # as it was given
+    text: str  # as given
     title: str
     record: ArmRecord
 
     @property
     def rounds(self) -> list[int]:
-        """How many, seed by seed."""
+        """Number of rounds for each seed."""
         return [int(rounds) for rounds in self.record.final("round").values()]
 
     def cost(self, what: str) -> float:
-        """The bytes or flops of a run, the mean over seeds."""
+        """Return the bytes or flops of a run, averaged over seeds."""
         return spread(list(self.record.final(what).values()))[0]
 
 
 @dataclass(frozen=True)
 class ComparisonResult:
-    """All arms that were compared, and under which budget."""
+    """All arms of a comparison and their budget."""
 
     arms: Sequence[ArmResult]
     budget: str  # in words
@@ -105,27 +105,26 @@ class ComparisonResult:
 
     @property
     def ways(self) -> Sequence[ArmResult]:
-        """The arms, by the attribute's former name."""
+        """Former name of ``arms``."""
         return self.arms
 
     @property
     def seeds(self) -> list[int]:
-        """The seeds that every arm ran with."""
+        """Seeds of every arm."""
         return [run.seed for run in self.arms[0].record.runs]
 
     def judgements(self) -> dict[str, Judgement]:
-        """Of all arms but the best: whether it is behind that, by its final test accuracy.
+        """Judge for every arm but the best whether its final test accuracy is behind the best.
 
-        The keys are the texts that the arms were given as.
+        The keys are the texts of the arms, as given.
         """
         return behind_best({arm.text: arm.record.final("accuracy") for arm in self.arms})
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
         return comparison_html(self)
 
     def write(self, folder: Path) -> None:
-        """Keep everything that the report needs."""
+        """Write everything that the report needs to a folder."""
         for arm in self.arms:
             arm.record.write(folder / f"{arm.record.slug}.json")
         entries = [_Entry(arm.text, arm.title, arm.record.slug) for arm in self.arms]
@@ -134,7 +133,7 @@ class ComparisonResult:
 
     @classmethod
     def read(cls, folder: Path) -> ComparisonResult:
-        """What `write` wrote."""
+        """Read a result that `write` wrote."""
         path = folder / COMPARISON_FILE
         index = read_typed(_INDEX, path, _LARGEST, "not the records of a comparison")
         arms = [
@@ -144,11 +143,11 @@ class ComparisonResult:
         return cls(arms, index.budget, index.command)
 
     def only(self, texts: Sequence[str]) -> ComparisonResult:
-        """Some of the arms, in another order perhaps."""
+        """Select some of the arms, in the given order."""
         by_text = {arm.text: arm for arm in self.arms}
         if unknown := [text for text in texts if text not in by_text]:
             raise SubmodelError(
-                f"way {unknown[0]!r} has no record there; recorded are {', '.join(by_text)}"
+                f"way {unknown[0]!r} has no record; recorded are {', '.join(by_text)}"
             )
         return ComparisonResult([by_text[text] for text in texts], self.budget, self.command)
 
@@ -162,7 +161,7 @@ _HEADINGS = (
 
 
 def comparison_rows(result: ComparisonResult) -> list[list[str]]:
-    """The table's cells, arm by arm."""
+    """Make the rows of the table, one per arm."""
     judgements = result.judgements()
     return [_table_row(arm, judgements.get(arm.text)) for arm in result.arms]
 
@@ -190,7 +189,7 @@ def _behind(judgement: Judgement) -> list[str]:
 
 
 def comparison_table(result: ComparisonResult) -> Table:
-    """The comparison, for the terminal."""
+    """Make the table of a comparison for the terminal."""
     title = f"{_seeds(result)}, {result.budget}"
     return text_table(
         title, _HEADINGS, comparison_rows(result), words=(_HEADINGS[0], _HEADINGS[-1])
@@ -198,7 +197,7 @@ def comparison_table(result: ComparisonResult) -> Table:
 
 
 def plain_comparison(result: ComparisonResult) -> dict[str, Any]:
-    """The comparison as plain values, for programs."""
+    """Convert a comparison to plain values for JSON."""
     judgements = result.judgements()
     return {
         "command": result.command,
@@ -224,7 +223,7 @@ def plain_comparison(result: ComparisonResult) -> dict[str, Any]:
 
 
 def comparison_html(result: ComparisonResult) -> str:
-    """The comparison, for a notebook: the table, with bars for the accuracies, the best in bold."""
+    """Render the table for a notebook, with bars for the accuracies and the best arm in bold."""
     parts = []
     for arm, cells in zip(result.arms, comparison_rows(result), strict=True):
         accuracy = spread(list(arm.record.final("accuracy").values()))[0]
@@ -244,15 +243,15 @@ def _seeds(result: ComparisonResult) -> str:
 
 
 def remarks(result: ComparisonResult) -> str:
-    """How to read the verdicts, in words."""
+    """Explain the verdicts."""
     text = how_to_read(len(result.seeds), len(result.arms) - 1)
     if any(judgement.p is not None for judgement in result.judgements().values()):
-        text += " The best was chosen by these same runs, which flatters it."
+        text += " The best was chosen by these same runs, which is a bias in its favour."
     return text
 
 
 def write_comparison(result: ComparisonResult, folder: Path) -> Path:
-    """The figure and the table as one Markdown page; returns its path."""
+    """Write the figure and the table as one Markdown page; return its path."""
     picture, page = folder / "comparison.png", folder / "comparison.md"
     save_figure(draw_comparison(result), picture)
     seconds = sum(run.seconds for arm in result.arms for run in arm.record.runs)
@@ -260,7 +259,7 @@ def write_comparison(result: ComparisonResult, folder: Path) -> Path:
         f"# {', '.join(arm.title.partition(',')[0] for arm in result.arms)}: a comparison",
         "",
         f"`{result.command}`: {_seeds(result)}, {result.budget}; "
-        f"{seconds / 3600:.2f} hours of one core in all.",
+        f"{seconds / 3600:.2f} core-hours in total.",
         "",
         f"![test accuracy against rounds, traffic and work]({picture.name})",
         "",
@@ -269,9 +268,9 @@ def write_comparison(result: ComparisonResult, folder: Path) -> Path:
         remarks(result),
         "",
         "Scores are means over seeds, after the last round of each way. In the figure, "
-        "lines and dots are means, bands and bars go from the least to the most, and curves go as "
-        "far as all seeds went. The same seed means the same data at the same clients, and the "
-        "same sampling and initial model unless a way sets them itself.",
+        "lines and dots are means, bands and bars range from the minimum to the maximum, and "
+        "curves end where the shortest run ends. Runs of one seed share the partition of the data, "
+        "and the sampling and initial model unless a way sets them.",
         "",
     ]
     page.write_text("\n".join(lines), "utf-8")
@@ -279,19 +278,19 @@ def write_comparison(result: ComparisonResult, folder: Path) -> Path:
 
 
 Styles = Sequence[tuple[str, str] | None]
-"""Of every arm, in their order."""
+"""Line styles of the arms, in their order."""
 
 
 @with_style
 def draw_comparison(result: ComparisonResult) -> Figure:
-    """Test accuracy against rounds, bytes and FLOPs; of many arms, a list of all below."""
+    """Draw test accuracy against rounds, bytes and FLOPs; with many arms, list all below."""
     finals = [sum(arm.record.final("accuracy").values()) for arm in result.arms]
     styles = styles_of(finals)
     if len(result.arms) <= MOST_LINES:
         figure = new_figure(DOUBLE, max(_HEIGHT, 0.6 + 0.17 * len(result.arms)))
         curves: Sequence[Plot] = figure.subplots(1, 3, sharey=True)
         _draw_curves(curves, result, styles)
-        label_ends(curves[-1:])  # all three have the same colours and ends
+        label_ends(curves[-1:])  # all three panels have the same colours and ends
         return figure
     figure, upper, lower = figure_with_list(DOUBLE, _HEIGHT, len(result.arms))
     _draw_curves(upper.subplots(1, 3, sharey=True), result, styles)
@@ -310,7 +309,7 @@ def _draw_curves(plots: Sequence[Plot], result: ComparisonResult, styles: Styles
 
 
 def _draw_list(plot: Plot, arms: Sequence[ArmResult], styles: Styles) -> None:
-    """Every arm after its last round, the best on top, with what it took."""
+    """Draw every arm after its last round, the best on top, with its costs."""
     rows = []
     for arm, style in zip(arms, styles, strict=True):
         values = list(arm.record.final("accuracy").values())

@@ -1,4 +1,4 @@
-"""Running many configurations, several at once, each in a folder that can be resumed."""
+"""Runner of many configurations, several at once, each in a folder that can be resumed."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ from submodel.runs.folder import RunFolder, read_full_scores
 from submodel.runs.loop import Interruption
 
 SCORE = "held_out_accuracy"
-"""What says whether a run is flat: no test example has a part in it."""
-_POLL, _TELL = 0.02, 0.5  # seconds
-_DIVERGENCE = " may help"  # how the errors of runs that diverged end
+"""Metric that decides whether a run is flat; it uses no test example."""
+_POLL, _UPDATE = 0.02, 0.5  # seconds
+_DIVERGENCE = " may help"  # the errors of diverged runs end with it
 
 
 @dataclass(frozen=True)
 class FlatRule:
-    """Flat: the mean of the last evaluations exceeds that of as many before by less than a rise.
+    """Rule for a flat curve: the last window's mean exceeds the one before by less than a rise.
 
-    A single evaluation jumps by points from round to round where clients have few labels; means
-    over a window do not. A curve that falls is flat, too: more rounds would not help.
+    A single evaluation varies by points from round to round if clients have few labels; means over
+    a window do not. A falling curve is flat, too: more rounds would not help.
     """
 
-    window: int = 8  # how many evaluations a mean is of
-    rise: float = 0.005  # what more is still a rise; a score of 1 is everything
+    window: int = 8  # number of evaluations per mean
+    rise: float = 0.005  # smallest increase that still counts as a rise, of a score up to 1
 
     def last_rise(self, scores: Sequence[float]) -> float | None:
-        """By how much the last window exceeds the one before; None: too few evaluations.
+        """Return how much the last window exceeds the one before; None: too few evaluations.
 
         >>> FlatRule(window=2).last_rise([0.1, 0.2, 0.3, 0.5, 0.5])
         0.25
@@ -55,7 +55,7 @@ class FlatRule:
         return fmean(scores[-self.window :]) - fmean(before)
 
     def holds(self, scores: Sequence[float]) -> bool:
-        """Whether the curve is flat at its end; not before it has two windows.
+        """Whether the curve is flat at its end; false with fewer than two windows.
 
         >>> rule = FlatRule(window=2, rise=0.01)
         >>> rule.holds([0.1, 0.3, 0.3, 0.305, 0.305]), rule.holds([0.1, 0.2, 0.3, 0.4])
@@ -67,7 +67,7 @@ class FlatRule:
         return rise is not None and rise < self.rise
 
     def describe(self, every: int) -> str:
-        """The rule in words.
+        """Describe the rule.
 
         >>> FlatRule().describe(every=25)
         'the mean of 8 evaluations (200 rounds) exceeds that of the 8 before by under 0.5 points'
@@ -80,21 +80,21 @@ class FlatRule:
 
 @dataclass(frozen=True)
 class Course:
-    """How long a run goes on."""
+    """Length of a run to convergence."""
 
-    least: int  # rounds that it has before anybody asks whether it is flat
-    most: int  # rounds after which it ends, flat or not
-    step: int  # rounds that are added while it is not flat
-    # rounds after that, at a tenth of the learning rate, so that the noise of the last iterate does
-    # not decide; 0: none
+    least: int  # rounds before the curve is tested for flatness
+    most: int  # maximum number of rounds, flat or not
+    step: int  # rounds added while the curve is not flat
+    # rounds after that at a lower learning rate, so that the noise of the last iterate does not
+    # decide; 0: none
     final: int
-    rule: FlatRule = field(default_factory=FlatRule)  # when it is flat
-    decay: float = 0.1
+    rule: FlatRule = field(default_factory=FlatRule)
+    decay: float = 0.1  # factor of the learning rate in the final rounds
 
     def begin(self, config: Config) -> Config:
-        """The configuration that a run begins with."""
+        """Return the configuration that a run begins with."""
         if config.data.held_out is None and self.least < self.most:
-            raise ConfigError("data.held_out: says when a run is flat; give a share, as 0.05")
+            raise ConfigError("data.held_out: decides when a run is flat; set it, as 0.05")
         local = config.local.with_values(schedule="constant")
         train = config.train.with_values(rounds=self.least)
         return config.model_copy(update={"local": local, "train": train})
@@ -102,7 +102,7 @@ class Course:
     def next_settings(
         self, config: Config, history: Sequence[Mapping[str, Any]]
     ) -> list[str] | None:
-        """What a run whose rounds are done goes on with; None: it has come to its end."""
+        """Return the settings to resume a run with after its rounds; None if it is complete."""
         rounds = config.train.rounds
         if config.local.schedule != "constant":
             return None
@@ -118,16 +118,16 @@ class Course:
         ]
 
     def is_flat(self, history: Sequence[Mapping[str, Any]]) -> bool:
-        """Whether the evaluated rounds at the full rate say so; the final ones have no say."""
+        """Whether the curve is flat by the evaluations before the final rounds."""
         return self.rule.holds([line[SCORE] for line in history if SCORE in line])
 
     def was_flat(self, config: Config, history: Sequence[Mapping[str, Any]]) -> bool:
-        """Whether a run that has come to its end was flat before its final rounds."""
+        """Whether a complete run was flat before its final rounds."""
         milestones = getattr(config.local, "milestones", None) or [config.train.rounds]
         return self.is_flat([line for line in history if line["round"] <= milestones[0]])
 
     def ends_with(self, config: Config) -> bool:
-        """Whether a run of this course may have ended with a configuration."""
+        """Whether a run of this course may end with the given configuration."""
         rounds = config.train.rounds - self.final
         if not (rounds == self.most or rounds in range(self.least, self.most, self.step)):
             return False
@@ -141,31 +141,31 @@ class Course:
 
     @property
     def longest(self) -> int:
-        """The most rounds that a run may have."""
+        """Maximum number of rounds of a run."""
         return self.most + self.final
 
     @property
     def shortest(self) -> int:
-        """The fewest."""
+        """Minimum number of rounds of a run."""
         return self.least + self.final
 
 
 @dataclass(frozen=True)
 class Effort:
-    """What commands took together."""
+    """Processor time of the commands of a run."""
 
-    core_seconds: float | None = None  # of a processor; None: not counted
-    machine: str | None = None  # the last one that they ran on; None: not known
+    core_seconds: float | None = None  # None: not measured
+    machine: str | None = None  # machine of the last command; None: unknown
 
 
 @dataclass(frozen=True)
 class EffortFile:
-    """The efforts of a run's commands, a line each; a run that was stopped has several."""
+    """File with the processor time of each command of a run; an interrupted run has several."""
 
-    path: Path  # of the file
+    path: Path
 
     def add(self, core_seconds: float | None) -> None:
-        """Note that a command has ended."""
+        """Append the processor time of a command that has ended."""
         if core_seconds is None:
             return
         entry = {"core_seconds": round(core_seconds, 2), "machine": describe_machine()}
@@ -173,7 +173,7 @@ class EffortFile:
             file.write(json.dumps(entry) + "\n")
 
     def read(self) -> Effort:
-        """All of it; nothing where no command was counted, or the file is damaged."""
+        """Sum the processor time; empty if none was measured or the file is damaged."""
         if not self.path.is_file():
             return Effort()
         try:
@@ -187,14 +187,14 @@ class EffortFile:
 
 
 def sum_known(files: Iterable[EffortFile]) -> float | None:
-    """What several runs took together; None where one was not counted."""
+    """Sum the processor time of several runs; None if one was not measured."""
     efforts = [file.read().core_seconds for file in files]
     known_efforts = [seconds for seconds in efforts if seconds is not None]
     return round(sum(known_efforts), 2) if len(known_efforts) == len(efforts) else None
 
 
 def describe_machine() -> str:
-    """The processor and how many cores there are."""
+    """Describe the processor and the number of cores."""
     name = platform.processor() or platform.machine()
     info = Path("/proc/cpuinfo")
     if info.is_file():
@@ -208,22 +208,21 @@ def describe_machine() -> str:
 
 @dataclass(frozen=True)
 class Job:
-    """One run: its configuration and where it is."""
+    """A run to execute: its configuration and folder."""
 
-    config: Config  # what it begins with
-    folder: RunFolder  # where it is
-    # how it goes on when its rounds are done; None: it is finished then
-    course: Course | None = None
+    config: Config  # initial configuration
+    folder: RunFolder
+    course: Course | None = None  # None: it ends after the configured rounds
     is_scored: bool = False  # whether its result is scored in full at the end
-    seconds: float = 1.0  # what a round is expected to take, to tell how much is left of several
+    seconds: float = 1.0  # expected seconds per round, for estimates of the remaining time
 
     @property
     def is_finished(self) -> bool:
-        """Whether nothing is left to do."""
+        """Whether no work is left."""
         return self.folder.config_file.exists() and self._next() is None
 
     def command(self) -> list[str]:
-        """Begin it, or go on with it: what follows ``submodel``."""
+        """Return the arguments of ``submodel`` that begin or continue the run."""
         if self.folder.config_file.exists():
             return self._next() or ["show", str(self.folder.path)]
         config = self.folder.path.with_suffix(".toml")
@@ -232,7 +231,7 @@ class Job:
         return ["train", str(config), "--out", str(self.folder.path)]
 
     def _next(self) -> list[str] | None:
-        """How a run that has begun goes on; None: it does not."""
+        """Return the arguments that continue a run that has begun; None if it is finished."""
         path = str(self.folder.path)
         if not self.folder.finished():
             return ["resume", path]
@@ -247,35 +246,35 @@ class Job:
 
     @property
     def log_file(self) -> Path:
-        """What its commands say."""
+        """Path of the log of its commands."""
         return self.folder.path.with_suffix(".log")
 
     @property
     def effort(self) -> EffortFile:
-        """What its commands took."""
+        """File with the processor time of its commands."""
         return EffortFile(self.folder.path.with_suffix(".effort.jsonl"))
 
     def rounds_done(self) -> int:
-        """How many rounds have a line; read without looking into them, as it is asked often."""
+        """Count the finished rounds; lines are not parsed, because this is called often."""
         file = self.folder.metrics_file
         return file.read_bytes().count(b"\n") if file.exists() else 0
 
     def rounds_expected(self, rounds_done: int) -> int:
-        """How many it will have, as far as can be told."""
+        """Estimate the total number of rounds."""
         if self.course is None:
             return self.config.train.rounds
         return max(self.course.shortest, rounds_done)
 
 
 def comparable(config: Config, course: Course | None = None) -> Config:
-    """What the result depends on: not where it is computed, nor how far a course has come."""
+    """Reduce a configuration to everything that the result depends on: no engine, no progress."""
     config = config if course is None else course.begin(config)
     return config.model_copy(update={"engine": Config().engine})
 
 
 @dataclass
 class Runner:
-    """Runs named configurations, each with several seeds, and reads what came out."""
+    """Runner of named configurations, each with several seeds; it reads their records."""
 
     out: Path
     parallel: int
@@ -290,7 +289,7 @@ class Runner:
         is_scored: bool = False,
         seconds: float = 1.0,
     ) -> Job:
-        """One of the runs of a name; an existing folder must hold the same one."""
+        """Make the job of one run; raise if its folder contains another configuration."""
         if course is not None:
             config = course.begin(config)
         folder = RunFolder(self.out / "runs" / slug / f"seed-{config.seed}")
@@ -298,17 +297,17 @@ class Runner:
             then = comparable(folder.config(), course)
             if then != comparable(config):
                 raise SubmodelError(
-                    f"{folder.path} holds a run of another configuration: give another --out"
+                    f"{folder.path} contains a run of another configuration; give another --out"
                 )
         return Job(config, folder, course, is_scored, seconds)
 
     def run(self, configs: Mapping[str, Sequence[Config]]) -> list[ArmRecord]:
-        """Whatever is not finished yet, name -> a configuration per seed; the records of all."""
+        """Run all unfinished configurations, given by name and seed; return all records."""
         jobs = {
             slug: [self.job(slug, c) for c in seed_configs]
             for slug, seed_configs in configs.items()
         }
-        # seed by seed, so that what is interrupted has something of everything
+        # seed by seed, so that an interrupted experiment has results of every arm
         self.run_jobs([job for together in zip(*jobs.values(), strict=True) for job in together])
         return [
             ArmRecord.of(slug, [job.folder for job in seed_jobs])
@@ -324,13 +323,14 @@ class Runner:
         work_before: float = 0.0,
         work_beyond: float = 0.0,
     ) -> None:
-        """Whatever is not finished of these, in this order, some at a time.
+        """Run all unfinished jobs, in this order, several at a time.
 
-        Raises `Interruption` where it is stopped, `SubmodelError` where runs failed, at the end.
-        Runs that may diverge and do are no failures, and stay unfinished; ``when_ended`` hears of
-        them too. The work before and beyond these, in core-seconds, is for those who look on.
+        Raises `Interruption` if stopped, and `SubmodelError` at the end if runs failed. With
+        ``may_diverge``, diverged runs are not failures and stay unfinished; ``when_ended`` is
+        called for them too. The work before and after these jobs, in core-seconds, is written to
+        the progress file for observers.
         """
-        with needs_extra("server", "a report"):  # told now, not after hours
+        with needs_extra("server", "a report"):  # fail now, not after hours
             import matplotlib  # noqa: F401
             import scipy  # noqa: F401
         waiting = [job for job in jobs if not job.is_finished]
@@ -355,7 +355,7 @@ class Runner:
     def _progress_of(
         self, jobs: Sequence[Job], waiting: Sequence[Job], before: float, beyond: float
     ) -> ExperimentProgress:
-        """What those who look on need to know of some jobs that begin."""
+        """Make the progress to write when some jobs begin."""
         waiting_paths = {job.folder.path for job in waiting}
         return ExperimentProgress(
             time.time(),
@@ -380,7 +380,7 @@ class Runner:
     ) -> None:
         running: dict[Follower, Job] = {}
         failures: list[str] = []
-        stages: dict[Path, list[str]] = {}  # what was begun last of each run
+        stages: dict[Path, list[str]] = {}  # the last command of each run
         queue = list(waiting)
         with Followers() as followers:
             try:
@@ -406,7 +406,7 @@ class Runner:
                                 queue.insert(0, job)  # its next stage
                         update([*running.values()], len(queue) + len(running))
             except KeyboardInterrupt:
-                raise Interruption("stopped; the same command goes on from here") from None
+                raise Interruption("stopped; the same command continues from here") from None
             finally:
                 for process in running:
                     process.send_signal(signal.SIGTERM)  # saves its last round
@@ -418,7 +418,7 @@ class Runner:
 
     @contextmanager
     def _progress(self, jobs: Sequence[Job]) -> Iterator[Callable[[Sequence[Job], int], None]]:
-        """How far these are, told by those that run now and how many are to come."""
+        """Show a progress bar; yield the function that updates it."""
         unit = "rounds" if all(job.seconds == 1 for job in jobs) else "core-seconds as planned"
         rounds = {job.folder.path: job.rounds_done() for job in jobs}
         columns = (
@@ -452,12 +452,12 @@ def _start(followers: Followers, job: Job) -> Follower:
 
 
 def _wait_a_moment(running: Iterable[Follower]) -> None:
-    """Until one has ended, or it is time to tell how far they are."""
-    deadline = time.monotonic() + _TELL
+    """Wait until a process has ended or the progress must be updated."""
+    deadline = time.monotonic() + _UPDATE
     while time.monotonic() < deadline and all(process.poll() is None for process in running):
         time.sleep(_POLL)
 
 
 def _reason(job: Job) -> str:
     lines = job.log_file.read_text("utf-8").strip().splitlines()
-    return lines[-1] if lines else "it said nothing"
+    return lines[-1] if lines else "without a message"

@@ -1,7 +1,7 @@
-"""Whether a difference is more than chance, and how tables word it: one verdict for all.
+"""Tests of differences over seeds, and their wording in tables.
 
-Whatever is compared, a claim of the paper or an arm with the best of several, comes down to
-differences seed by seed. `judge` says of each how large it is, how sure that is, and its verdict.
+Every comparison, of a statement of the paper or of an arm with the best one, reduces to a
+difference for each seed. `judge` computes for each its size, its uncertainty and its verdict.
 """
 
 from __future__ import annotations
@@ -14,31 +14,31 @@ from dataclasses import dataclass
 from submodel.core.extras import needs_extra
 
 LEVEL = 0.05
-"""A corrected p-value below it counts as a difference."""
+"""Significance level of corrected p-values."""
 LEAST_SEEDS = 3
-"""A verdict needs as many."""
+"""Minimum number of seeds for a verdict."""
 HOLDS, REVERSED, UNDECIDED, EQUAL = "holds", "reversed", "undecided", "no difference"
-_ROUND_OFF = 1e-12  # differences of fractions that agree but for their last bits
+_ROUND_OFF = 1e-12  # bound on differences of equal fractions with other last bits
 PLUS_MINUS = "± is the standard deviation over seeds."
-"""What follows the sign in every table and text; intervals stand in square brackets."""
+"""Meaning of ± in every table and text; intervals are in square brackets."""
 JUDGEMENT_HEADINGS = ("95 % interval", "p (Holm)")
-"""The headings of what `describe_judgement` says."""
+"""Headings of the columns of `describe_judgement`."""
 _PERCENT = ("accuracy", "train accuracy", "accuracy gap", "held-out accuracy", "mean over sizes",
             "smallest size", "worst quarter", "accuracy by test batches")  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """What differences between two arms, seed by seed, amount to."""
+    """Result of a test of the differences between two arms over seeds."""
 
-    differences: Sequence[float]  # positive: they speak for what is claimed
+    differences: Sequence[float]  # positive: in favour of the statement
     interval: tuple[float, float] | None  # of the mean, at 95 %; None: too few seeds
     p: float | None  # corrected for the number of tests; None: too few seeds
     verdict: str
 
 
 def spread(values: Sequence[float]) -> tuple[float, float]:
-    """Mean and standard deviation over seeds; neither is a number if a run diverged.
+    """Return mean and standard deviation over seeds; both are nan if a run diverged.
 
     >>> spread([1.0, 2.0, 3.0]), spread([1.0, math.inf])
     ((2.0, 1.0), (nan, nan))
@@ -49,7 +49,7 @@ def spread(values: Sequence[float]) -> tuple[float, float]:
 
 
 def confidence(differences: Sequence[float]) -> tuple[float, float]:
-    """The 95 % interval of the mean difference of two or more seeds, by Student's distribution.
+    """Return the 95 % interval of the mean difference of two or more seeds, by Student's t.
 
     >>> [round(end, 3) for end in confidence([1.0, 2.0, 3.0])]  # 2 -+ 4.303 / sqrt 3
     [-0.484, 4.484]
@@ -60,7 +60,7 @@ def confidence(differences: Sequence[float]) -> tuple[float, float]:
 
 
 def paired_p(differences: Sequence[float]) -> float:
-    """The p-value of a two-sided paired t-test that the mean difference is nought.
+    """Return the p-value of a two-sided paired t-test that the mean difference is zero.
 
     >>> round(paired_p([1.0, 2.0, 3.0]), 4)  # t = 2 / (1 / sqrt 3) = 3.464, two degrees of freedom
     0.0742
@@ -77,7 +77,7 @@ def paired_p(differences: Sequence[float]) -> float:
 
 
 def holm(values: Sequence[float]) -> list[float]:
-    """Holm's correction of p-values for their number.
+    """Correct p-values for multiple tests by Holm's method.
 
     >>> holm([0.01, 0.04, 0.03])
     [0.03, 0.06, 0.06]
@@ -91,11 +91,11 @@ def holm(values: Sequence[float]) -> list[float]:
 
 
 def judge(family: Sequence[Sequence[float]]) -> list[Judgement]:
-    """Judge differences that are looked at together: a paired t-test each, corrected by Holm.
+    """Judge a family of differences: a paired t-test each, with Holm's correction.
 
-    Differences are seed by seed, positive where they speak for a claim. Below three seeds
-    nothing is tested: of so few, agreement says nothing. Neither is a difference to a run that
-    diverged.
+    There is one difference per seed, positive if it favours the statement. With fewer than three
+    seeds nothing is tested, because agreement of so few means nothing. Differences to a diverged
+    run are not tested either.
 
     >>> judgements = judge([[0.10, 0.12, 0.11], [0.1, -0.1, 0.1], [0.1, 0.2]])
     >>> [one.verdict for one in judgements], round(judgements[0].p or 0, 4)
@@ -129,7 +129,7 @@ def _decline(differences: Sequence[float]) -> Judgement:
 
 
 def behind_best(scores: Mapping[str, Mapping[int, float]]) -> dict[str, Judgement]:
-    """For all names but the best, the first of equals: the judgement of "it is behind the best".
+    """Judge for all names but the best (the first among equals) the statement "behind the best".
 
     >>> behind = behind_best({"a": {0: 0.90, 1: 0.92, 2: 0.91}, "b": {0: 0.80, 1: 0.81, 2: 0.82}})
     >>> behind["b"].verdict, round(behind["b"].p or 1, 4), "a" in behind
@@ -146,9 +146,9 @@ def behind_best(scores: Mapping[str, Mapping[int, float]]) -> dict[str, Judgemen
 
 
 def least_ratio(seeds: int, tests: int) -> float:
-    """How many times its own spread over seeds the largest difference must be to count.
+    """Return the ratio to its standard deviation that the largest difference needs to count.
 
-    The first of Holm's tests asks for p < 0.05 / tests.
+    The first of Holm's tests requires p < 0.05 / tests.
 
     >>> round(least_ratio(3, 1), 2), round(least_ratio(10, 1), 2)
     (2.48, 0.72)
@@ -160,9 +160,9 @@ def least_ratio(seeds: int, tests: int) -> float:
 
 
 def number(measure: str, values: Sequence[float], sign: bool = False) -> str:
-    """Mean and, of several seeds, ± standard deviation; accuracies in percent.
+    """Format mean and, for several seeds, ± standard deviation; accuracies in percent.
 
-    With its sign it is a difference, accuracies in points.
+    With ``sign`` the value is a difference, accuracies in points.
 
     >>> number("accuracy", [0.41, 0.43]), number("loss", [1.5])
     ('42.0 % ± 1.4', '1.5000')
@@ -177,7 +177,7 @@ def number(measure: str, values: Sequence[float], sign: bool = False) -> str:
 
 
 def counted(count: int, one: str, several: str) -> str:
-    """A count and what it counts.
+    """Format a count with its noun.
 
     >>> counted(1, "run", "runs"), counted(0, "run", "runs")
     ('1 run', '0 runs')
@@ -186,7 +186,7 @@ def counted(count: int, one: str, several: str) -> str:
 
 
 def describe_judgement(measure: str, judgement: Judgement, flip_sign: bool = False) -> list[str]:
-    """The interval and the p-value; empty where nothing was tested.
+    """Format the interval and the p-value; empty if nothing was tested.
 
     >>> describe_judgement("accuracy", Judgement([0.1] * 3, (0.05, 0.15), 0.0314, "holds"))
     ['[+5.0, +15.0]', '0.031']
@@ -203,7 +203,7 @@ def describe_judgement(measure: str, judgement: Judgement, flip_sign: bool = Fal
 
 
 def p_value(value: float) -> str:
-    """A p-value.
+    """Format a p-value.
 
     >>> p_value(0.0314), p_value(0.00001)
     ('0.031', '< 0.001')
@@ -212,24 +212,24 @@ def p_value(value: float) -> str:
 
 
 def how_to_read(seeds: int, tests: int) -> str:
-    """What the verdicts of a table mean.
+    """Explain the verdicts of a table.
 
     >>> how_to_read(2, 5)
-    'Nothing was tested: 2 seeds are fewer than 3, too few to tell from chance. ± is the ...'
+    'Nothing was tested: 2 seeds are fewer than 3, too few to rule out chance. ± is the ...'
     """
     last = f" {PLUS_MINUS}" if seeds > 1 else ""
     if tests == 0:
-        return f"Nothing was tested: there is one way alone.{last}"
+        return f"Nothing was tested: there is only one way.{last}"
     if seeds < LEAST_SEEDS:
         few = "one seed is" if seeds == 1 else f"{seeds} seeds are"
-        why = f"{few} fewer than {LEAST_SEEDS}, too few to tell from chance"
+        why = f"{few} fewer than {LEAST_SEEDS}, too few to rule out chance"
         return f"Nothing was tested: {why}.{last}"
     several = "tests" if tests > 1 else "test"
     return (
         f"'holds': a paired t-test over the {seeds} seeds finds p < {LEVEL:g}, corrected for "
-        f"{tests} {several} (Holm); 'reversed': it finds so of the opposite. With few seeds "
-        f"it has little power: here nothing counts before one of the differences is "
+        f"{tests} {several} (Holm); 'reversed': the same for the opposite. With few seeds the test "
+        "has little power: no difference counts here unless one is at least "
         f"{least_ratio(seeds, tests):.1f} times its own standard deviation over seeds, and "
-        "'undecided' does not mean equal. An interval is that of the mean difference, each by "
-        f"itself, not corrected.{last}"
+        "'undecided' does not mean equal. Intervals are for each mean difference alone, "
+        f"without correction.{last}"
     )
