@@ -1,4 +1,4 @@
-"""Tables and figures as all reports make them."""
+"""Common parts of tables and figures."""
 
 from submodel.core.tables import markdown_table, text_table
 from submodel.drawing.bands import (

@@ -1,6 +1,6 @@
-"""Results over seeds: lines in their bands, and sorted rows of intervals.
+"""Figures of results over seeds: lines with bands, and sorted rows of intervals.
 
-Of too many lines, the best few stand out, and the others are grey.
+With too many lines, the best few have colours and the others are grey.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_LINES = 8
-"""More lines than these cannot be followed by their colours."""
+"""Maximum number of lines that can be told apart by colour."""
 ROW_HEIGHT = 0.145
-"""Inches of a row of small text."""
+"""Height of a row of small text, in inches."""
 Curve = tuple[Sequence[float], Sequence[float]]
-"""Ascending x, and y."""
-_BEST_LINES = 5  # of too many, those that stand out
-_BACKGROUND = "#6f6f6f"  # of rows
+"""Ascending x values, and y values."""
+_BEST_LINES = 5  # lines with colours, if there are too many
+_BACKGROUND = "#6f6f6f"  # colour of rows in the background
 
 
 @dataclass(frozen=True)
 class Band:
-    """A line through means, and the values around it."""
+    """A line through means, with the values of all seeds."""
 
     label: str
     x: Sequence[float]
@@ -41,18 +41,18 @@ class Band:
 
     @property
     def last(self) -> float:
-        """The mean at its end."""
+        """Mean at the end of the line."""
         return float(np.asarray(self.values)[:, -1].mean())
 
 
 @with_style
 def draw_band(plot: Plot, band: Band, is_faint: bool = False) -> None:
-    """Draw a line through the means, in a band from the least to the most.
+    """Draw a line through the means, in a band from the minimum to the maximum.
 
     Args:
-        plot: to draw in.
-        band: the line; of one place, the point is drawn.
-        is_faint: whether it only stands behind others: grey, without its name and its band.
+        plot: plot to draw in.
+        band: the line; a single x value is drawn as a point.
+        is_faint: whether the line is in the background: grey, without name and band.
     """
     table = np.asarray(band.values)
     mark = "o" if len(band.x) == 1 else None
@@ -73,12 +73,12 @@ def draw_bands(
     lines: Iterable[tuple[str, Sequence[Curve]]],
     styles: Sequence[tuple[str, str] | None],
 ) -> float:
-    """Draw a band for every line, over the stretch that its seeds share; return the largest x.
+    """Draw a band for every line, over the range common to its seeds; return the largest x.
 
     Args:
-        plot: to draw in.
-        lines: the name of each, and its curves by seed.
-        styles: the colour and dashes of each; None: in the background.
+        plot: plot to draw in.
+        lines: name of each line, and its curves by seed.
+        styles: colour and dashes of each line; None: in the background.
     """
     most = 0.0
     for (label, curves), style in zip(lines, styles, strict=True):
@@ -90,7 +90,7 @@ def draw_bands(
 
 
 def figure_with_list(width: float, height: float, rows: int) -> tuple[Figure, Any, Any]:
-    """A figure with an upper part of so many inches, and a lower part for a list of rows."""
+    """Make a figure with an upper part of the given height and a lower part for a list of rows."""
     list_height = ROW_HEIGHT * (rows + 3)
     figure = new_figure(width, height + list_height)
     upper, lower = figure.subfigures(2, 1, height_ratios=[height, list_height])  # type: ignore[misc]
@@ -100,11 +100,11 @@ def figure_with_list(width: float, height: float, rows: int) -> tuple[Figure, An
 def styles_of(
     finals: Sequence[float], smaller_is_better: bool = False
 ) -> list[tuple[str, str] | None]:
-    """The colour and dashes of each line; None: grey, as there are too many.
+    """Choose the colour and dashes of each line; None: grey, because there are too many.
 
     Args:
-        finals: the value at the end of each line.
-        smaller_is_better: as of losses.
+        finals: value at the end of each line.
+        smaller_is_better: whether smaller values are better, as for losses.
 
     >>> styles_of([0.1, 0.9])
     [('#0b3f8c', '-'), ('#f4590a', '-')]
@@ -122,13 +122,14 @@ def styles_of(
 def shared_grid(
     curves: Sequence[Curve], *, to_the_last_end: bool = False
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Curves over the stretch that all of them cover, in between interpolated: x, and y by curve.
+    """Interpolate curves on the range that all of them cover; return x, and y by curve.
 
-    The same round costs different bytes with different seeds.
+    The same round costs different bytes with different seeds, so the x values of curves differ.
 
     Args:
-        curves: any.
-        to_the_last_end: whether to go on to where the longest ends; others keep their last value.
+        curves: the curves.
+        to_the_last_end: whether to extend to the end of the longest curve; others keep their last
+            value.
 
     >>> curves = [([1, 3], [0.0, 1.0]), ([2, 4], [0.0, 1.0])]
     >>> x, y = shared_grid(curves)
@@ -150,22 +151,22 @@ def shared_grid(
 
 @dataclass(frozen=True)
 class IntervalRow:
-    """One result: its name, its values by seed, and numbers that stand beside it."""
+    """One result: its name, its values by seed, and numbers to write beside it."""
 
     label: str
     values: Sequence[float]
     colour: str | None = None
-    """None: one of many in the background."""
+    """None: in the background."""
     cells: Sequence[str] = ()
 
     @property
     def mean(self) -> float:
-        """Over seeds."""
+        """Mean over seeds."""
         return float(np.mean(self.values))
 
 
 def sorted_rows(rows: Sequence[IntervalRow], smaller_is_better: bool = False) -> list[IntervalRow]:
-    """The rows from the best to the worst; of losses, the smaller is better.
+    """Sort rows from the best to the worst.
 
     >>> [row.label for row in sorted_rows([IntervalRow("a", [0.1]), IntervalRow("b", [0.3, 0.5])])]
     ['b', 'a']
@@ -175,12 +176,12 @@ def sorted_rows(rows: Sequence[IntervalRow], smaller_is_better: bool = False) ->
 
 @with_style
 def draw_intervals(plot: Plot, rows: Sequence[IntervalRow], headings: Sequence[str] = ()) -> None:
-    """Draw a row for each result, the first on top: its seeds, from least to most, and their mean.
+    """Draw a row for each result, the first on top: its seeds, their range and their mean.
 
     Args:
-        plot: to draw in.
-        rows: in their order.
-        headings: of the cells to the right, which every row has as many of.
+        plot: plot to draw in.
+        rows: the rows, in order.
+        headings: headings of the cells to the right; every row has one cell for each.
     """
     for place, row in enumerate(rows):
         colour = row.colour or _BACKGROUND
@@ -198,7 +199,7 @@ def draw_intervals(plot: Plot, rows: Sequence[IntervalRow], headings: Sequence[s
 
 
 def _write_cells(plot: Plot, rows: Sequence[IntervalRow], headings: Sequence[str]) -> None:
-    """Columns of numbers to the right of the plot, each as wide as its longest."""
+    """Write columns of numbers to the right of the plot."""
     offset = 6.0
     for column, heading in enumerate(headings):
         cells = [row.cells[column] for row in rows]

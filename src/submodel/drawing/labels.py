@@ -1,7 +1,7 @@
 """Text beside a plot: names at the ends of lines, and numbers along its axes.
 
-Names take the place of legends, and are spread so that none covers another. Numbers are whole
-rounds, amounts in a fitting unit, and plain values on a logarithmic scale.
+Names replace legends, and are spread so that none covers another. Ticks are whole rounds, amounts
+in a suitable unit, or plain values on a logarithmic scale.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from matplotlib.lines import Line2D
     from matplotlib.text import Text
 
-_LINE_HEIGHT = 1.22  # of the size of the font, from one line of text to the next
-_APART = 1.05  # of the size of the font: what one line of text takes
+_LINE_HEIGHT = 1.22  # distance between lines of text, relative to the size of the font
+_APART = 1.05  # height of one line of text, relative to the size of the font
 _GAP = 7.0  # points from the frame to the names
-_WIDTH = 28  # characters of a name before it is wrapped
+_WIDTH = 28  # characters in a line of a name
 _STEPS = [1, 2, 5, 10]
 _AMOUNTS = {"bytes": ("traffic, down + up", "B"), "flops": ("clients' work", "FLOPs")}
 _TIMES = ((3600.0, "h"), (60.0, "min"), (1.0, "s"))
@@ -38,7 +38,7 @@ _FEWEST, _MOST = 3, 6  # ticks of an axis
 
 
 def short_label(title: str) -> str:
-    """Shorten the title of a way for a figure: the last words of keys, lists of one bare.
+    """Shorten the title of an arm for a figure: last parts of keys, lists of one without brackets.
 
     >>> short_label("rolling, server.name = adam, clients.capacities = [0.25]")
     'rolling, server adam, capacities 0.25'
@@ -62,16 +62,16 @@ def _short_setting(setting: str) -> str:
 def spread_places(
     wishes: Sequence[float], sizes: Sequence[float], low: float, high: float
 ) -> list[float]:
-    """Middles for labels, as near to the wished ones as they can be without overlap.
+    """Place the middles of labels as near to the wished places as possible without overlap.
 
-    Labels keep the order of their wishes. Where all do not fit between `low` and `high`, they stand
-    as close as their sizes allow around the middle.
+    Labels keep the order of their wishes. If they do not all fit between `low` and `high`, they are
+    packed around the middle.
 
     Args:
-        wishes: where the middle of each should be.
-        sizes: the room that each takes.
-        low: where the room begins.
-        high: where it ends.
+        wishes: wished middle of each label.
+        sizes: size of each label.
+        low: lower end of the available space.
+        high: upper end of the available space.
 
     >>> spread_places([5.0, 5.0, 9.0], [2.0, 2.0, 2.0], 0.0, 20.0)
     [4.0, 6.0, 9.0]
@@ -99,7 +99,7 @@ def _join(
     wishes: Sequence[float],
     sizes: Sequence[float],
 ) -> tuple[list[int], float, float]:
-    """Two groups as one, where its members are nearest to their wishes on average."""
+    """Join two groups, placed where the members are nearest to their wishes on average."""
     members = lower[0] + upper[0]
     size = lower[2] + upper[2]
     edge, middles = 0.0, []
@@ -119,21 +119,21 @@ def _within(
 
 
 def _named_lines(plot: Plot) -> list[Line2D]:
-    """The lines of a plot that have a name of their own and a point."""
+    """List the lines of a plot that have a name and at least one point."""
     lines = plot.get_lines()
     return [line for line in lines if not str(line.get_label()).startswith("_") and _end(line)]
 
 
 @with_style
 def label_ends(plots: Sequence[Plot], width: int = _WIDTH) -> list[Text]:
-    """Write the name of every line to the right of its end, in its colour; returns the texts.
+    """Write the name of every line to the right of its end, in its colour; return the texts.
 
-    To be called when everything is drawn and all limits are set: the room that names take is
-    measured, and a figure with a layout of its own is laid out.
+    Call it when everything is drawn and all limits are set: it measures the space of the names, and
+    lays out a figure that has a layout engine.
 
     Args:
-        plots: all of one figure.
-        width: characters of a name before it is wrapped.
+        plots: all plots of one figure.
+        width: characters in a line of a name.
     """
     texts = [
         (plot, line, _write(plot, line, width)) for plot in plots for line in _named_lines(plot)
@@ -143,7 +143,7 @@ def label_ends(plots: Sequence[Plot], width: int = _WIDTH) -> list[Text]:
     figure: Any = plots[0].get_figure()
     if figure.get_layout_engine() is not None:
         figure.draw_without_rendering()
-        figure.set_layout_engine("none")  # what follows must not move
+        figure.set_layout_engine("none")  # later additions must not move the layout
     for plot in plots:
         _spread(plot, [(line, text) for one, line, text in texts if one is plot])
     return [text for _, _, text in texts]
@@ -189,7 +189,7 @@ def _write(plot: Plot, line: Line2D, width: int) -> Text:
 
 
 def _spread(plot: Plot, pairs: Sequence[tuple[Line2D, Text]]) -> None:
-    """Move the names beside the ends of their lines, and lead to those that had to move away."""
+    """Move the names beside the ends of their lines, with leaders to displaced names."""
     if not pairs:
         return
     points = 72.0 / plot.figure.dpi
@@ -200,7 +200,7 @@ def _spread(plot: Plot, pairs: Sequence[tuple[Line2D, Text]]) -> None:
         x, y = plot.transData.transform(_end(line) or (0.0, 0.0))
         ends.append(((x - box.x0) * points, min(max((y - box.y0) * points, 0.0), height)))
     sizes = [_size(text.get_text()) for _, text in pairs]
-    below = min(SMALL_TEXT, box.y0 * points)  # nothing leaves the paper, nor covers a title
+    below = min(SMALL_TEXT, box.y0 * points)  # names stay on the paper and cover no title
     has_title = any(plot.get_title(loc) for loc in ("left", "center", "right"))
     above = 0.0 if has_title else min(SMALL_TEXT, (plot.figure.bbox.height - box.y1) * points)
     places = spread_places([y for _, y in ends], sizes, -below, height + above)
@@ -210,7 +210,7 @@ def _spread(plot: Plot, pairs: Sequence[tuple[Line2D, Text]]) -> None:
 
 
 def _lead(plot: Plot, line: Line2D, end: tuple[float, float], place: float, reach: float) -> None:
-    """A thin line from the end of a line to its name."""
+    """Draw a thin leader from the end of a line to its name."""
     corner = max(1.0, end[0])
     plot.plot(
         [end[0], corner, 1.0 + reach], [end[1], end[1], place], transform=plot.transAxes,
@@ -220,7 +220,7 @@ def _lead(plot: Plot, line: Line2D, end: tuple[float, float], place: float, reac
 
 
 def _end(line: Line2D) -> tuple[float, float] | None:
-    """The rightmost point of a line that is a number."""
+    """Return the rightmost finite point of a line."""
     points = np.asarray(line.get_xydata(), np.float64)
     points = points[np.isfinite(points).all(1)]
     if not len(points):
@@ -230,21 +230,21 @@ def _end(line: Line2D) -> tuple[float, float] | None:
 
 
 def whole_ticks(axis: Axis, most: int = 4) -> None:
-    """Set ticks at whole numbers only, as those of rounds, in at most so many steps."""
+    """Set ticks at whole numbers only, such as rounds, in at most ``most`` steps."""
     from matplotlib.ticker import MaxNLocator
 
     axis.set_major_locator(MaxNLocator(most, integer=True, steps=_STEPS, min_n_ticks=1))
 
 
 def even_ticks(axis: Axis, most: int = 6) -> None:
-    """Set ticks at steps of 1, 2 or 5, at most so many."""
+    """Set ticks at steps of 1, 2 or 5, at most ``most``."""
     from matplotlib.ticker import MaxNLocator
 
     axis.set_major_locator(MaxNLocator(most, steps=_STEPS))
 
 
 def fitting_unit(most: float, unit: str = "B") -> tuple[float, str]:
-    """The size and name of a unit in which the largest amount has one to three digits.
+    """Return size and name of a unit in which the largest amount has one to three digits.
 
     >>> fitting_unit(420e6), fitting_unit(3.1e12, "FLOPs"), fitting_unit(12, "s")
     ((1000000.0, 'MB'), (1000000000000.0, 'TFLOPs'), (1.0, 's'))
@@ -256,13 +256,13 @@ def fitting_unit(most: float, unit: str = "B") -> tuple[float, str]:
 
 
 def amount_ticks(axis: Axis, most: float, what: str, unit: str) -> None:
-    """Set ticks of amounts, and the axis' name with the unit that fits the largest.
+    """Set ticks of amounts, and the name of the axis with a unit that suits the largest.
 
     Args:
-        axis: of a plot; its values have no prefix.
-        most: the largest amount.
-        what: the name, as "traffic".
-        unit: without a prefix, as "B".
+        axis: axis of a plot; its values have no prefix.
+        most: largest amount.
+        what: name of the quantity, as "traffic".
+        unit: unit without a prefix, as "B".
     """
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
@@ -276,9 +276,9 @@ def cost_ticks(plot: Plot, cost: str, most: float) -> None:
     """Set ticks and the name of the x axis.
 
     Args:
-        plot: drawn already.
+        plot: plot with all lines drawn.
         cost: round, bytes, flops or seconds.
-        most: the largest value.
+        most: largest value.
     """
     if cost == "round":
         plot.set_xlabel("round")
@@ -296,7 +296,7 @@ def cost_ticks(plot: Plot, cost: str, most: float) -> None:
 
 
 def plain_number(value: float) -> str:
-    """A number as the text of a tick.
+    """Format a number as the text of a tick.
 
     >>> [plain_number(v) for v in (0.05, 20, 5000, 2e6, 1e-6, 3e-7, 0)]
     ['0.05', '20', '5,000', '2 M', '10⁻⁶', '3·10⁻⁷', '0']
@@ -314,7 +314,7 @@ def plain_number(value: float) -> str:
 
 
 def log_places(low: float, high: float) -> list[float]:
-    """Round numbers for the ticks of a log scale: three to six where there are as many.
+    """Choose round numbers for the ticks of a log scale, three to six if possible.
 
     >>> log_places(0.4, 30), log_places(1e-9, 1e-1)
     ([0.5, 1.0, 2.0, 5.0, 10.0, 20.0], [1e-09, 1e-07, 1e-05, 0.001, 0.1])
@@ -331,7 +331,7 @@ def log_places(low: float, high: float) -> list[float]:
 
 
 def _even_places(low: float, high: float) -> list[float]:
-    """Ticks at equal steps, for a scale of less than a decade."""
+    """Choose ticks at equal steps, for a scale of less than a decade."""
     from matplotlib.ticker import MaxNLocator
 
     places = MaxNLocator(4, steps=_STEPS).tick_values(low, high)
@@ -350,7 +350,7 @@ def log_scale(plot: Plot, which: str = "y") -> None:
 
 
 def name_ticks(axis: Axis, places: Sequence[float], names: Sequence[str] | None = None) -> None:
-    """Set ticks at these places and nowhere else, with names or plain numbers."""
+    """Set ticks at exactly these places, with names or plain numbers."""
     from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
     axis.set_major_locator(FixedLocator(list(places)))

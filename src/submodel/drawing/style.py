@@ -1,8 +1,8 @@
 """Colours, style and files of all figures.
 
-Pages take the colours, too. Any two of `LINES` differ by 20 or more (CIE 1976) as people with full
-colour vision, protanopia, deuteranopia and tritanopia see them, and each has a contrast of 3 to 1
-or more to the ground, as WCAG asks of what is drawn; `tests/presentation` measures both.
+Pages use the same colours. Any two of `LINES` differ by 20 or more (CIE 1976) for full colour
+vision, protanopia, deuteranopia and tritanopia, and each has a contrast of at least 3 to 1 to the
+ground, as WCAG requires of graphics; `tests/drawing` measures both.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 INK = "#222222"
-"""Text, and the line that others are compared with."""
+"""Colour of text, and of the reference line."""
 GROUND = "#ffffff"
 FAINT = "#b4b4b4"
-"""Lines that only stand behind others."""
+"""Colour of lines in the background."""
 GRID = "#e6e6e6"
 FRAME = "#8a8a8a"
 LINES = ("#0b3f8c", "#f4590a", "#137a4c", "#a94284", "#3d97e0", "#6b3f00")
-"""What is compared, in this order; `INK` may be one more."""
+"""Colours of compared lines, in this order; `INK` may be one more."""
 LINES_ON_DARK = ("#7c6cf6", "#ff661f", "#2a9663", "#bc4c98", "#97ccff", "#f6c681")
-"""The same for a page with a dark ground, place by place."""
+"""The corresponding colours on a dark ground."""
 INK_ON_DARK, DARK_GROUND = "#f2f2f2", "#16181d"
 DASHES = ("-", "--", ":", "-.")
-"""Lines beyond the colours take them again, dashed otherwise."""
+"""Dashes of lines; lines beyond the number of colours reuse them with the next dashes."""
 _LARGE_TO_SMALL = ("#0b2c5a", "#1f5f6b", "#5b7a3c", "#a8862b", "#cf7f4f")
 NONE_TO_MANY = ("#f7f7f7", "#cfdbe8", "#8fb0d0", "#4a7fb5", "#1d4f8c", "#0b2c5a")
-"""Amounts in a picture of cells, from nothing to most."""
+"""Colours of amounts in a picture of cells, from none to the maximum."""
 SINGLE, DOUBLE = 3.3, 6.9
-"""Inches: the width of one column of a paper, and of both."""
+"""Width of one column of a paper and of both, in inches."""
 TEXT, SMALL_TEXT = 8.0, 7.0
-"""Points: of titles and the names of axes; of ticks and the names of lines."""
+"""Sizes of text in points: titles and names of axes; ticks and names of lines."""
 STYLE: dict[str, Any] = {
     "font.family": "sans-serif",
-    "font.sans-serif": ["DejaVu Sans"],  # comes with matplotlib: the same on every machine
+    "font.sans-serif": ["DejaVu Sans"],  # part of matplotlib: the same on every machine
     "font.size": TEXT,
     "axes.titlesize": TEXT,
     "axes.labelsize": TEXT,
@@ -50,12 +50,12 @@ STYLE: dict[str, Any] = {
     "xtick.labelsize": SMALL_TEXT,
     "ytick.labelsize": SMALL_TEXT,
     "legend.fontsize": SMALL_TEXT,
-    "text.parse_math": False,  # setting a formula takes a third of the time of a small figure
+    "text.parse_math": False,  # typesetting formulas takes a third of the time of a small figure
     "axes.unicode_minus": True,
-    "pdf.fonttype": 42,  # TrueType, which editors open and publishers ask for
+    "pdf.fonttype": 42,  # TrueType, which editors open and publishers require
     "ps.fonttype": 42,
     "svg.fonttype": "none",  # text that can be searched and selected
-    "svg.hashsalt": "submodel",  # the same figure, the same bytes
+    "svg.hashsalt": "submodel",  # equal figures have equal bytes
     "text.color": INK,
     "axes.labelcolor": INK,
     "axes.edgecolor": FRAME,
@@ -88,18 +88,18 @@ STYLE: dict[str, Any] = {
     "legend.handlelength": 1.6,
     "legend.borderaxespad": 0.2,
 }
-"""What matplotlib calls these; see its rcParams."""
+"""Settings of matplotlib (rcParams)."""
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 _NO_DATES: dict[str, dict[str, Any]] = {
     "png": {"Software": None},
     "svg": {"Date": None},
     "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
-}  # by format: the same figure is the same bytes, on any day
+}  # metadata by format: equal figures have equal bytes on any day
 
 
 def line_style(place: int) -> tuple[str, str]:
-    """The colour and the dashes of a line by its place among many, from 0.
+    """Return the colour and the dashes of a line by its place among all lines, from 0.
 
     >>> line_style(1), line_style(7)
     (('#f4590a', '-'), ('#f4590a', '--'))
@@ -109,7 +109,7 @@ def line_style(place: int) -> tuple[str, str]:
 
 
 def capacity_colours(count: int) -> list[str]:
-    """A colour for each of so many capacities, from the largest (dark) to the smallest (light).
+    """Return a colour for each capacity, from the largest (dark) to the smallest (light).
 
     >>> capacity_colours(2)
     ['#0b2c5a', '#cf7f4f']
@@ -120,7 +120,7 @@ def capacity_colours(count: int) -> list[str]:
 
 
 def shade(colours: Sequence[str], share: float) -> str:
-    """The colour at a share of the way through some ``#rrggbb``, mixed from its two neighbours.
+    """Interpolate a list of ``#rrggbb`` colours at a fraction from 0 to 1.
 
     >>> shade(("#000000", "#ffffff"), 0.5)
     '#808080'
@@ -137,7 +137,7 @@ def _channels(colour: str) -> bytes:
 
 @contextmanager
 def in_style() -> Iterator[None]:
-    """Draw in this style; the settings of matplotlib are restored after it.
+    """Apply `STYLE` in a context; the settings of matplotlib are restored afterwards.
 
     >>> import matplotlib
     >>> with in_style():
@@ -149,12 +149,12 @@ def in_style() -> Iterator[None]:
     with needs_extra("server", "a figure"):
         import matplotlib as mpl
 
-    with mpl.rc_context(STYLE):  # type: ignore[arg-type]  # its keys are all literals to mypy
+    with mpl.rc_context(STYLE):  # type: ignore[arg-type]  # mypy expects literal keys
         yield
 
 
 def with_style(draw: Callable[_P, _T]) -> Callable[_P, _T]:
-    """Let a function draw in this style."""
+    """Decorate a function so that it draws in `STYLE`."""
 
     @wraps(draw)
     def draw_in_style(*args: _P.args, **kwargs: _P.kwargs) -> _T:
@@ -166,18 +166,18 @@ def with_style(draw: Callable[_P, _T]) -> Callable[_P, _T]:
 
 @with_style
 def new_figure(width: float, height: float, margins: dict[str, float] | None = None) -> Figure:
-    """Make an empty figure of so many inches; raises `MissingExtraError` without matplotlib.
+    """Make an empty figure; raise `MissingExtraError` without matplotlib.
 
     Args:
-        width: as `SINGLE` or `DOUBLE`.
-        height: in inches.
-        margins: as matplotlib's `subplots_adjust` takes them; by default, room is made for all
-            that is drawn, which takes three times as long.
+        width: width in inches, as `SINGLE` or `DOUBLE`.
+        height: height in inches.
+        margins: arguments of matplotlib's `subplots_adjust`; by default the layout is computed
+            from the content, which takes three times as long.
 
     >>> new_figure(4, 3).get_size_inches().tolist()
     [4.0, 3.0]
     """
-    with needs_extra("server", "a figure"):  # half a second that only figures need
+    with needs_extra("server", "a figure"):  # imported here, as it takes half a second
         from matplotlib.figure import Figure
 
     if margins is None:
@@ -191,7 +191,7 @@ def new_figure(width: float, height: float, margins: dict[str, float] | None = N
 
 
 def format_of(path: Path) -> str:
-    """The format of a picture by the name of its file; raises `SubmodelError` for another one.
+    """Return the format of a picture by the name of its file; raise `SubmodelError` if unknown.
 
     >>> format_of(Path("curves.PDF"))
     'pdf'
@@ -199,17 +199,17 @@ def format_of(path: Path) -> str:
     ending = path.suffix.removeprefix(".").lower()
     if ending not in _NO_DATES:
         raise SubmodelError(
-            f"{path}: figures are written as {', '.join(_NO_DATES)}: let its name end with one"
+            f"{path}: the name of a figure must end with one of {', '.join(_NO_DATES)}"
         )
     return ending
 
 
 def save_figure(figure: Figure, path: Path, dpi: int = 200) -> None:
-    """Write a PNG, an SVG or a PDF, as a whole or not at all; the folder is made.
+    """Write a figure as PNG, SVG or PDF, atomically; create the folder.
 
     Args:
-        figure: any.
-        path: the file, whose name ends with the format.
+        figure: the figure.
+        path: path of the file, whose name ends with the format.
         dpi: dots per inch of a PNG.
     """
     ending = format_of(path)
