@@ -1,4 +1,4 @@
-"""The Python interface: train an own module on own tensors."""
+"""Python interface: train a given module on given tensors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch import nn
 from submodel.algorithm.types import Setup, State
 from submodel.config import Config, parse
 from submodel.config.engine import check_engine
-from submodel.config.findings import Selector
+from submodel.config.model_facts import Selector
 from submodel.config.problems import as_own
 from submodel.core.amounts import parse_capacity
 from submodel.core.errors import ConfigError, refuse
@@ -32,7 +32,7 @@ from submodel.model.build.checks import check_cut
 from submodel.model.build.module import Factory, Resize
 from submodel.model.cut import UnitCut
 from submodel.model.inputs import as_tensors
-from submodel.runs.callbacks import Callback, CallbackGuard, OnRound, Tell
+from submodel.runs.callbacks import Callback, CallbackGuard, OnRound, RoundCallback
 from submodel.runs.callbacks.progress import Progress, run_html
 from submodel.runs.folder import RunFolder
 from submodel.runs.loop import run_rounds
@@ -43,13 +43,13 @@ from submodel.tasks.loss import Loss
 
 @dataclass(frozen=True)
 class Result:
-    """A trained global model and how it came about.
+    """A trained global model and its history.
 
     Args:
-        model: the global model, ready to use.
-        history: the metrics of every round.
-        training: the configuration and the setup.
-        state: the global model's tensors, and what scheme and server remember.
+        model: global model, ready to use.
+        history: metrics of every round.
+        training: configuration and setup.
+        state: tensors of the global model, and the memory of scheme and server.
     """
 
     model: nn.Module
@@ -59,25 +59,24 @@ class Result:
 
     @property
     def accuracy(self) -> float | None:
-        """The global model's last test accuracy; None where targets are not labels."""
+        """Last test accuracy of the global model; None if targets are not labels."""
         value: float | None = self.history[-1].get("test_accuracy")
         return value
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
         name = type(self.model).__name__
         return run_html(f"Result: a trained {name}", self.training.config, self.history)
 
     @property
     def setup(self) -> Setup:
-        """What was trained: module, axes, scheme, clients."""
+        """Setup of the training: module, axes, scheme, clients."""
         return self.training.setup
 
     def submodel(self, capacity: float | str) -> nn.Module:
-        """The trained sub-model of a capacity, ready to use.
+        """Return the trained sub-model of a capacity, ready to use.
 
         Args:
-            capacity: the share of every axis, as 0.25 or "1/4".
+            capacity: fraction of every axis, as 0.25 or "1/4".
         """
         return self.training.model(self.state, parse_capacity(capacity))
 
@@ -92,17 +91,18 @@ def build(
     example_inputs: Any = None,
     outputs: Outputs | None = None,
 ) -> nn.Module:
-    """The sub-model of ``model`` that holds only ``units``, as a module of its own.
+    """Build the sub-model of ``model`` with only the given units, as an independent module.
 
     Args:
-        model: the full model; it is not changed, and nothing of it is shared.
-        axes: what `trace` or `declare` returned for it.
-        units: the positions that are kept, by axis; an axis that is not named stays whole.
-        factory: makes the empty sub-model from the kept sizes by axis, instead of copying.
-        resize: corrects the copy, ``resize(module, sizes)``, after all else.
-        example_inputs: run both models on them once, and compare the shapes of the outputs; tensors
-            or NumPy arrays.
-        outputs: which of the outputs count in that, as ``lambda result: result.logits``.
+        model: full model; it is not changed and shares no memory with the sub-model.
+        axes: result of `trace` or `declare` for the model.
+        units: kept positions by axis; an axis that is not named stays whole.
+        factory: function that makes the empty sub-model from the kept sizes by axis, instead of a
+            copy.
+        resize: function ``resize(module, sizes)`` that corrects the copy, called last.
+        example_inputs: tensors or NumPy arrays; both models run on them once, and the shapes of
+            their outputs are compared.
+        outputs: selection of the outputs to compare, as ``lambda result: result.logits``.
 
     >>> import numpy as np
     >>> from submodel import trace
@@ -141,30 +141,29 @@ def train(
     """Train ``model`` through sub-models, as ``submodel train`` does; ``model`` is not changed.
 
     Args:
-        model: any module; what must be cut together is found by tracing it. None: the
-            configuration's.
-        data: what `submodel.dataset` or `submodel.digits` returned; a pair of parts, training and
-            test, as `submodel.dataset` takes them; or a ``datasets.DatasetDict`` with the splits
-            train and test. None: the configuration's.
-        config: a `submodel.Config`, or a dictionary of its sections; what is not set has defaults.
-            Where a key names a component, the class or function itself may stand there.
-        axes: instead of tracing, what `submodel.trace` or `submodel.declare` returned, or a table
-            for the latter.
-        loss: the mean loss of a batch, from the model's outputs and the targets.
-        outputs: where the model returns more than one tensor, the one that counts in training and
-            scores, as ``lambda returned: returned.logits``.
-        clients: who has which training examples: for every client an array of positions in
-            ``data.train``; the number of clients follows from it.
-        metrics: scores of your own by name, ``metric(model, data) -> float``, taken of the global
-            model wherever the others are; a number that is not finite is written as None.
-        out: the run's folder, which is made; without it nothing is written.
-        resume: go on with the run in ``out``.
-        overwrite: replace the run that ``out`` holds, unless it is being trained.
-        on_round: called with the metrics of every round.
-        callbacks: told of every round, before and after; one that fails ends the run, which
-            ``resume`` goes on with.
-        progress: show how it goes on the error output: a bar in a terminal or a notebook, lines
-            elsewhere.
+        model: any module; its axes are traced. None: the configured model.
+        data: result of `submodel.dataset` or `submodel.digits`; or a pair of parts, training and
+            test, as for `submodel.dataset`; or a ``datasets.DatasetDict`` with the splits train and
+            test. None: the configured data.
+        config: a `submodel.Config`, or a dictionary of its sections; unset keys have defaults.
+            A key that names a component also accepts the class or function itself.
+        axes: axes to use instead of traced ones: the result of `submodel.trace` or
+            `submodel.declare`, or a table for the latter.
+        loss: function of outputs and targets that returns the mean loss of a batch.
+        outputs: function that selects the output tensor for training and scores, if the model does
+            not return one tensor, as ``lambda returned: returned.logits``.
+        clients: partition of the training examples: an array of positions in ``data.train`` for
+            every client, which also sets the number of clients.
+        metrics: further scores of the global model by name, ``metric(model, data) -> float``; a
+            value that is not finite is written as None.
+        out: folder of the run, which is created; without it nothing is written.
+        resume: whether to resume the run in ``out``.
+        overwrite: whether to replace the run in ``out``, unless it is being trained.
+        on_round: function called with the metrics of every round.
+        callbacks: callbacks around every round; an exception in one ends the run, which can be
+            resumed.
+        progress: whether to show progress on standard error: a bar in a terminal or a notebook,
+            else lines.
 
     >>> from submodel import digits
     >>> net = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
@@ -178,25 +177,25 @@ def train(
     full_config = _complete_config(full_config, model, data, clients)
     material = Material(model, data, axes, loss, outputs, clients, metrics)
     progress_bars = [Progress(Console(stderr=True))] if progress else []
-    watchers = [*progress_bars, Tell(on_round), *map(CallbackGuard, callbacks)]
-    with torch.inference_mode(False), torch.enable_grad():  # wherever it is called
+    observers = [*progress_bars, RoundCallback(on_round), *map(CallbackGuard, callbacks)]
+    with torch.inference_mode(False), torch.enable_grad():  # whatever the caller's mode
         training = material.training(full_config)
         if out is None:
-            state, history = run_rounds(training, None, watchers)
+            state, history = run_rounds(training, None, observers)
         else:
             folder = RunFolder(Path(out))
             if resume:
-                folder.config()  # or it is no run
+                folder.config()  # raises if it is not a run
             else:
                 check_engine(training.config, training.setup)
                 folder.create(training.config, overwrite)
             with folder.lock():
-                state, history = run_rounds(training, folder, watchers, resume=resume)
+                state, history = run_rounds(training, folder, observers, resume=resume)
         return Result(training.model(state), history, training, state)
 
 
 def _complete_config(config: Config, model: object, data: object, clients: object) -> Config:
-    """The configuration of a run with own module, data and perhaps lists of clients' examples."""
+    """Complete the configuration of a run with the objects given in Python."""
     partition = PARTITIONS.find(config.data.partition).options.model_fields
     config = as_own(config, model is not None, data is not None)
     if clients is None or not isinstance(data, Dataset):
@@ -204,7 +203,8 @@ def _complete_config(config: Config, model: object, data: object, clients: objec
     count = len(parse_lists(clients, len(data.train)).lists)
     keys = {f"data.{key}" for key in ("examples", "partition", *partition)}
     problems = [
-        f"{key}: clients= lists who has which examples" for key in sorted(keys & _set_keys(config))
+        f"{key}: clients= gives the partition; remove one"
+        for key in sorted(keys & _set_keys(config))
     ]
     if "clients.count" in _set_keys(config) and config.clients.client_count != count:
         problems.append(f"clients.count: {config.clients.client_count}, but clients= lists {count}")
@@ -220,7 +220,7 @@ def _complete_config(config: Config, model: object, data: object, clients: objec
 
 
 def _set_keys(config: Config) -> set[str]:
-    """The keys of data and clients that somebody set."""
+    """Return the explicitly set keys of the sections data and clients."""
     return {
         f"{name}.{key}"
         for name in ("data", "clients")
@@ -235,11 +235,11 @@ def _check_arguments(
     overwrite: bool,
     on_round: object,
 ) -> Config:
-    """The configuration, if it is one, and if a run in this process can follow it all."""
+    """Check the arguments and return the configuration; raise if this process cannot run it."""
     if config is not None and not isinstance(config, Config | Mapping):
         raise ConfigError(
-            f"config: a {type(config).__name__} is neither a submodel.Config nor a dictionary, "
-            "as {'train': {'rounds': 10}}; submodel.config.read(path) reads a file"
+            f"config: a {type(config).__name__} is neither a submodel.Config nor a dictionary "
+            "such as {'train': {'rounds': 10}}; submodel.config.read(path) reads a file"
         )
     problems = []
     if isinstance(config, Mapping):
@@ -252,9 +252,9 @@ def _check_arguments(
     if out is not None and (not isinstance(out, str | os.PathLike) or "\0" in str(out)):
         problems.append(f"out: {out!r} is not the path of a folder")
     if resume and out is None:
-        problems.append("resume: goes with out, the folder of the run to go on with")
+        problems.append("resume: requires out, the folder of the run to resume")
     if overwrite and (out is None or resume):
-        reason = "goes with out, the run to replace" if out is None else "resume goes on with it"
+        reason = "requires out, the run to replace" if out is None else "conflicts with resume"
         problems.append(f"overwrite: {reason}")
     refuse(problems)
     full_config = config if isinstance(config, Config) else parse(config or {})
@@ -263,16 +263,16 @@ def _check_arguments(
         command = "serve" if engine.name == "flower" else "train"
         raise ConfigError(
             "engine: submodel.train computes in this process (name 'auto' or 'local', no "
-            f"processes); 'submodel {command} CONFIG.toml' computes in others"
+            f"processes); use 'submodel {command} CONFIG.toml' for others"
         )
     return full_config
 
 
 def _check_additions(callbacks: object, metrics: object) -> None:
-    """Raise unless these are callbacks, and metrics under names of their own."""
+    """Raise unless these are callbacks, and metrics with unused names."""
     problems = []
     if not isinstance(callbacks, Sequence):
-        problems.append(f"callbacks: {callbacks!r} is not a list of them")
+        problems.append(f"callbacks: {callbacks!r} is not a list of callbacks")
     else:
         for callback in callbacks:
             if isinstance(callback, type) and issubclass(callback, Callback):
@@ -280,15 +280,15 @@ def _check_additions(callbacks: object, metrics: object) -> None:
                 problems.append(f"callbacks: {name} is a class; give an instance, {name}()")
             elif not isinstance(callback, Callback):
                 problems.append(
-                    f"callbacks: {callback!r} is not a submodel.Callback; a function of a round's "
-                    "metrics is told by on_round="
+                    f"callbacks: {callback!r} is not a submodel.Callback; pass a function of a "
+                    "round's metrics as on_round="
                 )
     if not isinstance(metrics, Mapping):
         problems.append(f"metrics: {metrics!r} is not a dictionary of names and functions")
     else:
         for name, metric in metrics.items():
             if not isinstance(name, str) or name in RESERVED_NAMES:
-                problems.append(f"metrics: {name!r} is not a free name: the run itself writes it")
+                problems.append(f"metrics: {name!r} is a name that the run itself writes")
             if not callable(metric):
                 problems.append(f"metrics.{name}: {metric!r} is not a function of (model, data)")
     refuse(problems)

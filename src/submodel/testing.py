@@ -1,6 +1,6 @@
-"""Checks of the contracts of schemes, own ones too, in a small run.
+"""Checks of the contracts of schemes, including user-defined ones, in a small run.
 
-Its net has a flatten; forty images, five clients.
+The run has a small convolutional net with a flatten, forty images and five clients.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from submodel.algorithm.merge import Accumulator, merge_rule
 from submodel.algorithm.rounds import initial_state, output_step, plan, step
 from submodel.algorithm.types import Assignment, Setup, State
 from submodel.config import Config, parse
-from submodel.config.findings import ModelFindings
+from submodel.config.model_facts import ModelFacts
 from submodel.config.setup import prepare
 from submodel.core.errors import ConfigError, SubmodelError
 from submodel.core.randomness import seeded
@@ -43,11 +43,11 @@ __all__ = ["check_scheme"]
 
 BudgetScope = Literal["axis", "total"]
 _LIMITS: dict[BudgetScope, str] = {"axis": "axis by axis", "total": "in total"}
-_ROUNDS = 4  # of the small run
+_ROUNDS = 4  # rounds of the small run
 _DRAWN_ROUNDS = 50
-_DEVIATIONS = 5  # of a mean, where masks have random sizes
+_DEVIATIONS = 5  # tolerance of a mean size in standard deviations, for masks of random sizes
 _SMOOTHNESS = 20.0
-_RULES = ("selective", "fill_in")  # that any model can be merged by
+_RULES = ("selective", "fill_in")  # merge rules for any model
 _SECTIONS: dict[str, dict[str, Any]] = {
     "clients": {"count": 5, "per_round": 3, "capacities": [1, 0.5, 0.25]},
     "data": {"partition": "iid"},
@@ -62,40 +62,40 @@ def check_scheme(
     whole: bool = True,
     **sections: Mapping[str, Any],
 ) -> list[str]:
-    """Try a scheme on a small net with the serial engine; returns what was checked.
+    """Check a scheme on a small net with the serial engine; return the list of passed checks.
 
-    ``scheme`` is what stands under ``scheme`` in a configuration: a name, a table of keys, or the
-    class or object itself. Other sections of one (``clients``, ``merge``, ...) adapt the small run
-    of five clients, three per round, of capacities 1, 1/2 and 1/4. Unless a granularity is named,
-    both are tried, and one that the scheme refuses is left out.
+    ``scheme`` is the section ``scheme`` of a configuration: a name, a table of keys, or the class
+    or object itself. Other sections (``clients``, ``merge``, ...) change the small run of five
+    clients, three per round, of capacities 1, 1/2 and 1/4. Unless a granularity is given, both are
+    tried; one that the scheme refuses is skipped.
 
-    ``budget`` says what a capacity bounds: its share of every axis, on average; the shares of all
-    axes in total; or, None, nothing. ``whole`` says that a client of capacity 1 holds everything
-    and trains as FedAvg does.
+    ``budget`` sets the bound that a capacity is checked against: its fraction of every axis, on
+    average; the sum over all axes; or None, no bound. ``whole`` requires that a client of capacity
+    1 holds everything and trains as in FedAvg.
 
-    Raises AssertionError with the reason where the scheme breaks what every scheme must keep.
+    Raises AssertionError with the reason if the scheme violates a contract.
 
     >>> check_scheme({"name": "static", "granularity": "unit"})[:2]
     ['unit: masks have the right form', 'unit: a draw depends on its arguments alone']
     """
     choice = dict(scheme) if isinstance(scheme, Mapping) else {"name": scheme}
     granularities = [choice["granularity"]] if "granularity" in choice else ["unit", "coordinate"]
-    findings: list[str] = []
+    passed: list[str] = []
     refusals: list[str] = []
     for granularity in granularities:
         bench = _Bench({**choice, "granularity": granularity}, sections, budget)
-        bench.config()  # what is misspelt is no refusal
+        bench.config()  # raises for a misspelt key, which is not a refusal
         try:
             bench.setup  # noqa: B018 - made on the first access
         except ConfigError as error:
             refusals.append(f"{granularity}: {error}")
             continue
-        except SubmodelError as error:  # what is not even asked in a run
+        except SubmodelError as error:  # the scheme fails before a run
             raise AssertionError(f"{granularity}: {error}") from error
-        for check in (*_CHECKS, _everything) if whole else _CHECKS:
-            findings += [f"{granularity}: {what}" for what in check(bench)]
-    _require(bool(findings), "\n".join(["the scheme refuses the run", *refusals]))
-    return findings
+        for check in (*_CHECKS, _check_whole) if whole else _CHECKS:
+            passed += [f"{granularity}: {text}" for text in check(bench)]
+    _require(bool(passed), "\n".join(["the scheme refuses the run", *refusals]))
+    return passed
 
 
 @cache
@@ -121,33 +121,33 @@ def _axes() -> Axes:
 
 @lru_cache(maxsize=4)
 def _costs_of(module: nn.Module) -> CostModel:
-    """The costs of the small net, or of its low-rank form."""
+    """Return the costs of the small net or of its low-rank form."""
     return CostModel(module, _data().example)
 
 
 class _OneByOne(SerialEngine):
-    """The serial engine in either order; what work costs does not matter here."""
+    """Serial engine that trains the clients of a round in either order, one per bundle."""
 
     def __init__(self, setup: Setup, backwards: bool = False) -> None:
         super().__init__(setup)
         self._step = -1 if backwards else 1
 
     def bundles(self, assignments: Sequence[Assignment]) -> list[Bundle]:
-        """A bundle for every client."""
+        """Make a bundle for every client."""
         return [Bundle([assignment]) for assignment in assignments[:: self._step]]
 
 
 @dataclass(frozen=True)
 class _Bench:
-    """The small run; a setup is made for every fresh scheme."""
+    """The small run; every fresh scheme gets a setup of its own."""
 
     choice: Mapping[str, Any]
     sections: Mapping[str, Mapping[str, Any]]
     budget: BudgetScope | None
-    found: dict[str, ModelFindings] = field(default_factory=dict, init=False)  # by what is changed
+    facts: dict[str, ModelFacts] = field(default_factory=dict, init=False)  # by changed sections
 
     def config(self, **changes: Mapping[str, Any]) -> Config:
-        """The configuration, with some sections changed."""
+        """Make the configuration, with some sections changed."""
         tables: dict[str, Any] = {"scheme": self.choice}
         for table in (_SECTIONS, self.sections, changes):
             for name, section in table.items():
@@ -155,43 +155,43 @@ class _Bench:
         return parse(tables)
 
     def fresh(self, **changes: Mapping[str, Any]) -> Setup:
-        """A setup with a scheme of its own; model and sub-models are tried the first time."""
+        """Make a setup with a fresh scheme; model and sub-models are tried only the first time."""
         config = self.config(**changes)
         has_ranks = config.model.factorised or config.model.adapters is not None
         axes = None if has_ranks else _axes()
-        place = json.dumps(changes, sort_keys=True, default=str)
-        setup = prepare(config, _net(), _data(), axes, findings=self.found.get(place))
-        self.found[place] = ModelFindings(setup.axes, selects_logits=False, is_empty=False)
+        key = json.dumps(changes, sort_keys=True, default=str)
+        setup = prepare(config, _net(), _data(), axes, facts=self.facts.get(key))
+        self.facts[key] = ModelFacts(setup.axes, selects_logits=False, is_empty=False)
         return setup
 
     @cached_property
     def setup(self) -> Setup:
-        """The setup whose scheme is asked."""
+        """Setup of the scheme under test."""
         return self.fresh()
 
     @cached_property
     def engine(self) -> _OneByOne:
-        """The engine for all setups of the bench, which differ only in their schemes."""
+        """Engine of all setups of the bench, which differ only in their schemes."""
         return _OneByOne(self.setup)
 
     @cached_property
     def backwards(self) -> _OneByOne:
-        """The engine that trains the clients in the opposite order."""
+        """Engine that trains the clients in the opposite order."""
         return _OneByOne(self.setup, backwards=True)
 
     @property
     def scheme(self) -> Scheme:
-        """The scheme that is asked."""
+        """Scheme under test."""
         return self.setup.scheme
 
     @cached_property
     def later(self) -> State:
-        """The model after some rounds, when a scheme that adapts has done so."""
+        """State after some rounds, when an adaptive scheme has adapted."""
         return _run_bench(self.fresh(), self.engine)
 
     @cached_property
     def whole(self) -> dict[str, Any] | None:
-        """The clients of a run at capacity 1, if the scheme is defined for one."""
+        """Section of clients for a run at capacity 1, if the scheme supports one."""
         for clients in ({"capacities": [1]}, {"capacities": [1], "per_round": 1}):
             try:
                 self.fresh(clients={**clients, "proportions": None})
@@ -204,7 +204,7 @@ class _Bench:
 def _run_bench(
     setup: Setup, engine: _OneByOne, rounds: int = _ROUNDS, memory: bool = True
 ) -> State:
-    """Some rounds from the start; ``memory`` keeps what scheme and server remember."""
+    """Run some rounds from the start; ``memory`` keeps the memory of scheme and server."""
     state = initial_state(setup)
     for _ in range(rounds):
         state, _ = step(setup, state, engine, _costs_of(setup.module))
@@ -212,7 +212,7 @@ def _run_bench(
 
 
 def _bits(state: State) -> dict[str, bytes]:
-    """Model and memory, byte by byte."""
+    """Return model and memory as bytes."""
     parts: dict[str, Tensor] = {
         **state.tensors,
         **{f"memory {n}": t for n, t in state.memory.items()},
@@ -221,7 +221,6 @@ def _bits(state: State) -> dict[str, bytes]:
 
 
 def _require_same(one: State, two: State, reason: str) -> None:
-    """Require equal bits."""
     bits_of_one, bits_of_two = _bits(one), _bits(two)
     names = sorted(bits_of_one.keys() | bits_of_two.keys())
     differ = [name for name in names if bits_of_one.get(name) != bits_of_two.get(name)]
@@ -229,13 +228,13 @@ def _require_same(one: State, two: State, reason: str) -> None:
 
 
 def _require(condition: bool, reason: str) -> None:
-    """An assertion that holds in optimised code too."""
+    """Assert a condition, also in optimised code."""
     if not condition:
         raise AssertionError(reason)
 
 
-def _questions(setup: Setup, state: State) -> Iterator[tuple[str, int, float, Draw]]:
-    """What a run asks of a scheme: for its clients, and for evaluation."""
+def _queries(setup: Setup, state: State) -> Iterator[tuple[str, int, float, Draw]]:
+    """Yield the arguments of ``select`` in a run: for its clients and for evaluation."""
     model = knowledge_of(setup, state)
     for round_ in (0, 1, 5, 17):
         assignments = [
@@ -248,14 +247,14 @@ def _questions(setup: Setup, state: State) -> Iterator[tuple[str, int, float, Dr
 
 
 def _form(bench: _Bench) -> list[str]:
-    """Masks are what they must be, and so are output passes and cells."""
+    """Check the form of masks, output passes and cells."""
     state = initial_state(bench.setup)
     for scheme in (bench.scheme, *_passes(bench)):
-        for query in _questions(replace(bench.setup, scheme=scheme), state):
+        for query in _queries(replace(bench.setup, scheme=scheme), state):
             problem = mask_problem(scheme.select(*query), query[1])
             _require(problem is None, f"{question(*query)}: {problem}")
     count = bench.scheme.cells
-    _require(count >= 1, f"there are {count} cells; there is one at least")
+    _require(count >= 1, f"there are {count} cells; there must be at least one")
     for client in range(bench.setup.population.count):
         cell = bench.scheme.cell(client)
         _require(0 <= cell < count, f"client {client} is in cell {cell} of {count}")
@@ -263,32 +262,32 @@ def _form(bench: _Bench) -> list[str]:
 
 
 def _purity(bench: _Bench) -> list[str]:
-    """The same question has the same answer, whenever and of whomever it is asked."""
+    """Check that a draw depends on its arguments alone, not on earlier draws or the instance."""
     state = bench.later
     before = _bits(state)
 
     def answers(scheme: Scheme, backwards: bool) -> list[Mask]:
-        questions = list(_questions(bench.setup, state))
-        masks = [scheme.select(*q).copy() for q in (questions[::-1] if backwards else questions)]
+        queries = list(_queries(bench.setup, state))
+        masks = [scheme.select(*q).copy() for q in (queries[::-1] if backwards else queries)]
         return masks[::-1] if backwards else masks
 
     first = answers(bench.scheme, backwards=False)
     others = {
-        "asked again": answers(bench.scheme, backwards=False),
-        "asked in another order": answers(bench.scheme, backwards=True),
-        "another scheme of the same settings is asked": answers(bench.fresh().scheme, True),
+        "it is drawn again": answers(bench.scheme, backwards=False),
+        "masks are drawn in another order": answers(bench.scheme, backwards=True),
+        "another scheme of the same settings draws it": answers(bench.fresh().scheme, True),
     }
     for how, masks in others.items():
-        every = _questions(bench.setup, state)
+        every = _queries(bench.setup, state)
         for query, one, two in zip(every, first, masks, strict=True):
             if not np.array_equal(one, two):
-                raise AssertionError(f"{question(*query)}: the mask is another one when {how}")
+                raise AssertionError(f"{question(*query)}: the mask differs when {how}")
     _require(_bits(state) == before, "select changed the model or the memory")
     return ["a draw depends on its arguments alone"]
 
 
 def _sizes(bench: _Bench) -> list[str]:
-    """What a capacity holds, on average over draws."""
+    """Check the average number of units that a capacity holds."""
     setup, population = bench.setup, bench.setup.population
     model = knowledge_of(setup, bench.later)
     places = [(r, k, c) for r in range(_DRAWN_ROUNDS) for k, c in enumerate(population.sample(r))]
@@ -300,7 +299,7 @@ def _sizes(bench: _Bench) -> list[str]:
                 for r, k, c in places
             ]
             mean = float(np.mean([mask.sum() for mask in masks]))
-            _require(mean > 0, f"capacity {capacity:g} never holds anything of axis {axis!r}")
+            _require(mean > 0, f"capacity {capacity:g} never holds a unit of axis {axis!r}")
             variance = size * capacity * (1 - capacity) / len(places)
             statistics[axis] = mean, units_held(capacity, size), variance
         if bench.budget == "total":
@@ -315,12 +314,12 @@ def _sizes(bench: _Bench) -> list[str]:
                 f"its share is {share}",
             )
     if bench.budget is None:
-        return ["something is held"]
+        return ["every capacity holds units"]
     return [f"sizes are within the capacity, {_LIMITS[bench.budget]}"]
 
 
 def _round_trip(bench: _Bench) -> list[str]:
-    """Contract 2: what comes back as it went leaves no trace, under either rule."""
+    """Check contract 2: merging untouched sub-models changes nothing, under either rule."""
     setup = bench.setup
     state = initial_state(setup)
     whole_tensors = setup.travel.of_update(state.tensors)
@@ -335,13 +334,13 @@ def _round_trip(bench: _Bench) -> list[str]:
         _require_same(
             State(0, accumulator.merge()),
             State(0, whole_tensors),
-            f"merging ({rule}) what clients hold, untouched, changes the model",
+            f"merging ({rule}) untouched sub-models changes the model",
         )
-    return ["what is gathered and merged untouched changes no bit (contract 2)"]
+    return ["merging untouched sub-models changes no bit (contract 2)"]
 
 
 def _order(bench: _Bench) -> list[str]:
-    """Contract 5: clients in the opposite order."""
+    """Check contract 5: the order of clients does not matter."""
     _require_same(
         bench.later,
         _run_bench(bench.fresh(), bench.backwards),
@@ -351,7 +350,7 @@ def _order(bench: _Bench) -> list[str]:
 
 
 def _resumption(bench: _Bench) -> list[str]:
-    """Contract 7: saved and taken up by a fresh scheme at every round, or never stopped."""
+    """Check contract 7: a run resumed by a fresh scheme at every round ends with the same bits."""
     config, start = bench.config(), initial_state(bench.setup)
     state = start
     with tempfile.TemporaryDirectory() as folder:
@@ -360,16 +359,14 @@ def _resumption(bench: _Bench) -> list[str]:
             state, _ = step(setup, state, bench.engine, _costs_of(setup.module))
             for name in start.memory.keys() ^ state.memory.keys():
                 raise AssertionError(
-                    f"memory {name!r} is not there all the time; `begin` names all"
+                    f"memory {name!r} is not always there; `begin` must create all memory"
                 )
             for name, tensor in start.memory.items():
                 shape = tuple(state.memory[name].shape)
                 _require(shape == tensor.shape, f"memory {name!r} changed its shape to {shape}")
             path = checkpoint.save(Path(folder), state, config)
             state = checkpoint.read_checkpoint(path, config, start)
-    _require_same(
-        state, bench.later, "a run that is saved and resumed at every round ends elsewhere"
-    )
+    _require_same(state, bench.later, "a run resumed at every round has another result")
     return ["a resumed run ends with the same bits, memory included (contract 7)"]
 
 
@@ -385,7 +382,7 @@ def _passes(bench: _Bench) -> Sequence[Scheme]:
 
 
 def _final_output(bench: _Bench) -> list[str]:
-    """The output step over all the scheme's passes."""
+    """Check the output step over all passes of the scheme."""
     setup = bench.fresh()
     state = _run_bench(setup, bench.engine, rounds=1)
     one, two = (
@@ -394,19 +391,19 @@ def _final_output(bench: _Bench) -> list[str]:
     )
     for name, tensor in one.tensors.items():
         _require(
-            bool(tensor.isfinite().all()), f"the output step leaves {name} with values not finite"
+            bool(tensor.isfinite().all()), f"the output step makes values of {name} not finite"
         )
     _require_same(one, two, "the order of the clients changes the output step")
     _require(_bits(one) != _bits(state), "the output step changes nothing")
     return ["the output step runs, in any order"]
 
 
-def _everything(bench: _Bench) -> list[str]:
-    """Contract 1: with capacity 1, FedAvg."""
+def _check_whole(bench: _Bench) -> list[str]:
+    """Check contract 1: with capacity 1, a run is FedAvg."""
     if bench.whole is None:
         return []
     setup = bench.fresh(clients=bench.whole)
-    for axis, size, capacity, draw in _questions(setup, initial_state(setup)):
+    for axis, size, capacity, draw in _queries(setup, initial_state(setup)):
         missing = size - int(setup.scheme.select(axis, size, capacity, draw).sum())
         _require(
             missing == 0, f"{question(axis, size, capacity, draw)}: {missing} units are missing"
@@ -425,14 +422,14 @@ def _everything(bench: _Bench) -> list[str]:
         output_step(s, initial_state(s), bench.engine, _costs_of(s.module), _SMOOTHNESS)
         for s in (scheme_setup, fedavg)
     )
-    for name, tensor in one.tensors.items():  # sums over more passes are rounded otherwise
+    for name, tensor in one.tensors.items():  # sums over more passes are rounded differently
         close = torch.allclose(tensor, two.tensors[name], rtol=1e-5, atol=1e-6)
         _require(close, f"the output step at capacity 1 is not that of FedAvg: {name} differs")
     return ["at capacity 1 it is FedAvg, bit for bit (contract 1)"]
 
 
 SchemeCheck = Callable[[_Bench], list[str]]
-"""Raises AssertionError with the reason, or returns what holds."""
+"""A check: it raises AssertionError with the reason, or returns the contracts that hold."""
 _CHECKS: tuple[SchemeCheck, ...] = (
     _form, _purity, _sizes, _round_trip, _order, _resumption, _final_output
 )  # fmt: skip

@@ -28,7 +28,7 @@ from submodel.engines.serial import SerialEngine
 from submodel.model.axes.layout import Indices
 from submodel.model.cut import WHOLE, CoordinateCut, Cut, PlannedCut, flat, gather
 from submodel.runs import loop, scoring
-from submodel.runs.callbacks import Callback, CallbackGuard, Tell, standard
+from submodel.runs.callbacks import Callback, CallbackGuard, RoundCallback, standard
 from submodel.runs.folder import RunFolder
 from tests.algorithm.test_merge import Update, random_updates
 from tests.support.common import RULES, tiny_setup
@@ -309,7 +309,7 @@ def test_callbacks_of_others_keep_the_model_before_a_round() -> None:
 
     assert CallbackGuard(Own()).looks_back
     assert not AtTheEnd().looks_back
-    assert not Tell(print).looks_back
+    assert not RoundCallback(print).looks_back
 
 
 @pytest.mark.slow

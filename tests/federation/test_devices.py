@@ -40,7 +40,7 @@ from submodel.model.budget import Budget
 from submodel.model.cost import CostModel
 from submodel.model.cut import count_values
 from submodel.report.tables import cost_rows
-from submodel.runs.callbacks import Tell
+from submodel.runs.callbacks import RoundCallback
 from submodel.runs.loop import Interruption, RunFolder, run_rounds
 from submodel.runs.training import Training
 from submodel.schemes.scheme import output_passes
@@ -522,7 +522,7 @@ def test_a_round_names_the_devices_that_it_asked_and_no_others() -> None:
             channel.spoil = {node: lie_once(node) for node in clients if clients[node] in (1, 3)}
 
     training = Training(config, setup, engine, checkpoint_every=1)
-    _, history = run_rounds(training, callbacks=[Tell(spoil_the_second)])
+    _, history = run_rounds(training, callbacks=[RoundCallback(spoil_the_second)])
     asked: list[tuple[int, set[str]]] = []
     for node, kind, payload in channel.sent:
         if kind != "train":
@@ -796,7 +796,9 @@ def test_a_run_over_devices_keeps_every_round_and_numbers_devices_as_before(tmp_
             raise Killed
 
     with pytest.raises(Killed):
-        run_rounds(Training(config, setup, engine, checkpoint_every=1), folder, [Tell(kill)])
+        run_rounds(
+            Training(config, setup, engine, checkpoint_every=1), folder, [RoundCallback(kill)]
+        )
     assert sorted(entry["client"] for entry in json.loads(file.read_text())) == [0, 1, 2, 3]
     setup, engine = over(config, Neighbours(parts()), file)
     state, history = run_rounds(

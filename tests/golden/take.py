@@ -23,7 +23,7 @@ from submodel.federation.device import DeviceOptions
 from submodel.federation.own_data import OwnData
 from submodel.federation.server import over_devices
 from submodel.model.cost import CostModel
-from submodel.runs.callbacks import Tell
+from submodel.runs.callbacks import RoundCallback
 from submodel.runs.checkpoint import model_sha256
 from submodel.runs.loop import Interruption, RunFolder, run_rounds
 from submodel.runs.open import open as open_run
@@ -120,7 +120,9 @@ def _resumed(config: Config) -> End:
         folder = RunFolder(Path(path) / "run")
         folder.create(config)
         try:
-            run_rounds(Training(config, prepare(config, data=_data(config))), folder, [Tell(stop)])
+            run_rounds(
+                Training(config, prepare(config, data=_data(config))), folder, [RoundCallback(stop)]
+            )
         except Interruption:
             setup = prepare(config, data=_data(config))
             state, _ = run_rounds(Training(config, setup), folder, resume=True)

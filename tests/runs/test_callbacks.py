@@ -19,7 +19,7 @@ from submodel.core.errors import CallbackError, ConfigError
 from submodel.data import Dataset
 from submodel.engines.processes.group import ProcessGroup
 from submodel.runs import loop
-from submodel.runs.callbacks import Tell
+from submodel.runs.callbacks import RoundCallback
 from submodel.runs.checkpoint import model_sha256, saved_round
 from submodel.runs.folder import RunFolder
 from submodel.runs.metrics import Metrics
@@ -265,7 +265,7 @@ def note_rounds(group: ProcessGroup, folder: str) -> None:
             file.write(f"{line['round']} ")
 
     config = parse({"model": {"name": "mlp", "width": 8}, **CONFIG})
-    loop.run_rounds(Training(config, prepare(config)), callbacks=[Tell(note)], group=group)
+    loop.run_rounds(Training(config, prepare(config)), callbacks=[RoundCallback(note)], group=group)
 
 
 def test_of_a_group_of_processes_the_first_alone_calls_them(tmp_path: Path) -> None:

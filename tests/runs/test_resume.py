@@ -20,7 +20,7 @@ from submodel.config import parse, read
 from submodel.config.setup import prepare
 from submodel.core.errors import CheckpointError
 from submodel.data import Dataset, dataset, digits
-from submodel.runs.data_record import hash_of, subject_of
+from submodel.runs.data_record import fingerprints_of, hash_of
 from submodel.runs.loop import Metrics, RunFolder
 from submodel.runs.training import Training
 from tests.support.commands import Command
@@ -316,7 +316,7 @@ def test_a_hash_is_of_values_wherever_they_lie() -> None:
 
 def test_over_devices_the_training_part_is_theirs() -> None:
     config = parse({"model": {"name": "mlp"}, "engine": {"name": "flower"}})
-    names = subject_of(Training(config, prepare(config))).keys()
+    names = fingerprints_of(Training(config, prepare(config))).keys()
     assert "test inputs" in names
     assert "train inputs" not in names
 

@@ -314,7 +314,7 @@ def test_what_is_not_asked_for_is_not_checked() -> None:
         return check_scheme({"name": f"{__name__}:{name}", "granularity": "unit"}, **told)
 
     assert not any("contract 1" in what for what in check("NeverWhole", whole=False))
-    assert "unit: something is held" in check("Greedy", budget=None, whole=False)
+    assert "unit: every capacity holds units" in check("Greedy", budget=None, whole=False)
     with pytest.raises(AssertionError, match=r"axis 'all together' .*6"):
         check("Greedy", budget="total")
 

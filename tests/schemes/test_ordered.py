@@ -27,7 +27,7 @@ from submodel.model.build import build_module, load, tensors_of
 from submodel.model.cost import BACKWARD, CostModel
 from submodel.model.cut import UnitCut, gather
 from submodel.model.norm import Scaler, set_rate
-from submodel.runs.callbacks import Tell
+from submodel.runs.callbacks import RoundCallback
 from submodel.runs.loop import RunFolder, run_rounds
 from submodel.runs.training import Training
 from submodel.schemes import Client, Draw, Static
@@ -305,7 +305,7 @@ def test_a_resumed_run_ends_with_the_same_bytes(tmp_path: Path) -> None:
             raise RuntimeError("stop")
 
     with pytest.raises(RuntimeError, match="stop"):
-        run_rounds(Training(config, setup), folder, [Tell(stop)])
+        run_rounds(Training(config, setup), folder, [RoundCallback(stop)])
     resumed, _ = run_rounds(Training(config, setup), folder, resume=True)
     torch.testing.assert_close(whole.tensors, resumed.tensors, rtol=0, atol=0)
 

@@ -11,7 +11,7 @@ from submodel.algorithm.types import State
 from submodel.config import Config
 from submodel.config.setup import prepare
 from submodel.data import Dataset
-from submodel.runs.callbacks import OnRound, Tell
+from submodel.runs.callbacks import OnRound, RoundCallback
 from submodel.runs.loop import Interruption, RunFolder, run_rounds
 from submodel.runs.training import Training
 
@@ -28,7 +28,7 @@ def run(
     folder = RunFolder(path)
     if not resume:
         folder.create(config)
-    run_rounds(Training(config, prepare(config)), folder, [Tell(on_round)], resume=resume)
+    run_rounds(Training(config, prepare(config)), folder, [RoundCallback(on_round)], resume=resume)
     summary = folder.summary()
     assert summary is not None
     return summary
@@ -55,6 +55,6 @@ def whole_and_resumed(
     for again in range(len(stops)):
         training = Training(config, prepare(config, data=data))
         with pytest.raises(Interruption):
-            run_rounds(training, broken, [Tell(stop)], resume=again > 0)
+            run_rounds(training, broken, [RoundCallback(stop)], resume=again > 0)
     found = run_rounds(Training(config, prepare(config, data=data)), broken, resume=True)
     return (whole, *expected), (broken, *found)

@@ -1,4 +1,4 @@
-"""A run: the loop over rounds, its folder, and what can be done with a finished one."""
+"""Runs: the loop over rounds, the folder of a run, and operations on finished runs."""
 
 from typing import TYPE_CHECKING
 

@@ -1,9 +1,9 @@
-"""Checkpoints: a folder per saved round, complete or not there at all.
+"""Checkpoints: a folder per saved round, complete or absent.
 
-A checkpoint is written beside its final place, flushed to disk and renamed, which is atomic; the
-one before it is kept. Its JSON part holds hashes of the tensors, so damage is found, and what it
-belongs to: the configuration and the fingerprints of data and module (`subject`). One of another
-run is refused, with what differs.
+A checkpoint is written under a temporary name, flushed to disk and renamed, which is atomic; the
+previous one is kept. Its JSON part contains hashes of the tensors, which reveal damage, the
+configuration and the fingerprints of data and module (key ``subject``). A checkpoint of another run
+is refused, with the differences.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ _NAME = re.compile(r"round-(\d{6,15})")
 
 
 class DamagedError(CheckpointError):
-    """A checkpoint that is not whole; an earlier one may be."""
+    """A damaged checkpoint; an earlier one may be usable."""
 
 
 def model_sha256(tensors: Mapping[str, Tensor]) -> str:
-    """The hash of the tensors' names, types, shapes and bytes, in name order."""
+    """Hash the names, types, shapes and bytes of tensors, in the order of names."""
     digest = hashlib.sha256()
     for name in sorted(tensors):
         tensor = tensors[name]
@@ -55,8 +55,10 @@ def model_sha256(tensors: Mapping[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-def save(folder: Path, state: State, config: Config, subject: Fingerprints | None = None) -> Path:
-    """Write the checkpoint of a state; returns its folder."""
+def save(
+    folder: Path, state: State, config: Config, fingerprints: Fingerprints | None = None
+) -> Path:
+    """Write the checkpoint of a state; return its folder."""
     final = folder / f"round-{state.round:06d}"
     if final.exists():
         return final
@@ -73,7 +75,7 @@ def save(folder: Path, state: State, config: Config, subject: Fingerprints | Non
         meta["optimisers_sha256"] = model_sha256(state.client_slots)
     for name, tensors in files.items():
         write_tensors(partial / name, tensors)
-    (partial / _STATE).write_text(_state(meta, config, subject), encoding="utf-8")
+    (partial / _STATE).write_text(_state(meta, config, fingerprints), encoding="utf-8")
     for path in (*(partial / name for name in files), partial / _STATE, partial):
         flush(path)
     partial.rename(final)
@@ -84,14 +86,14 @@ def save(folder: Path, state: State, config: Config, subject: Fingerprints | Non
 
 
 def checkpoint_folders(folder: Path) -> list[Path]:
-    """The checkpoints' folders, newest first."""
+    """List the folders of checkpoints, newest first."""
     matches = {path: _NAME.fullmatch(path.name) for path in folder.glob("round-*")}
     folders = [(int(match[1]), path) for path, match in matches.items() if match]
     return [path for _, path in sorted(folders, reverse=True)]
 
 
 def saved_round(folder: Path) -> int:
-    """The round of the newest checkpoint, whole or not; 0 if there is none."""
+    """Return the round of the newest checkpoint, damaged or not; 0 if there is none."""
     paths = checkpoint_folders(folder)
     return int(paths[0].name.partition("-")[2]) if paths else 0
 
@@ -100,14 +102,14 @@ def read_checkpoint(
     path: Path,
     config: Config,
     like: State,
-    subject: Fingerprints | None = None,
+    fingerprints: Fingerprints | None = None,
     *,
     into: bool = False,
 ) -> State:
-    """One checkpoint, checked; ``like`` gives the names and shapes that it must have.
+    """Read and check one checkpoint; ``like`` gives the required names and shapes.
 
-    ``into``: its model takes the place of that of ``like``, so that a large one is there once.
-    Raises `DamagedError` where it is not whole, `CheckpointError` where it is another run's.
+    ``into``: whether to overwrite the model of ``like``, so that a large model is in memory once.
+    Raises `DamagedError` if it is damaged, `CheckpointError` if it belongs to another run.
     """
     meta = _meta(path)
     then = _config(path, meta, config)
@@ -117,7 +119,7 @@ def read_checkpoint(
         )
     tensors = _load(path / _TENSORS, like.tensors, into)
     if any(tensor.dtype != like.tensors[name].dtype for name, tensor in tensors.items()):
-        raise DamagedError(f"{path}: its tensors are not those of this model, but of another type")
+        raise DamagedError(f"{path}: its tensors have other types than those of this model")
     memory = _load(path / _MEMORY, like.memory) if like.memory else {}
     hashes = model_sha256(tensors), model_sha256(memory) if memory else None
     if hashes != (meta["model_sha256"], meta.get("memory_sha256") if memory else None):
@@ -127,7 +129,7 @@ def read_checkpoint(
         slots = _load_slots(path / _SLOTS, like.tensors)
         if model_sha256(slots) != meta["optimisers_sha256"]:
             raise DamagedError(f"{path}: damaged ({_SLOTS} does not match its hash)")
-    check_fingerprints(path, meta.get("subject"), subject or {})
+    check_fingerprints(path, meta.get("subject"), fingerprints or {})
     return State(meta["round"], tensors, memory, slots)
 
 
@@ -135,70 +137,73 @@ def latest(
     folder: Path,
     config: Config,
     like: State,
-    subject: Fingerprints | None = None,
+    fingerprints: Fingerprints | None = None,
     *,
     into: bool = False,
 ) -> tuple[State, list[str]]:
-    """The newest checkpoint that is whole, and what was wrong with newer ones, which are removed.
+    """Read the newest undamaged checkpoint; remove newer ones, and return their problems.
 
-    ``into``: as `read_checkpoint`.
-    Raises `CheckpointError` where there is none, or the newest is another run's.
+    ``into`` is as for `read_checkpoint`. Raises `CheckpointError` if there is none, or if the
+    newest belongs to another run.
     """
     damage: dict[Path, str] = {}
     for path in checkpoint_folders(folder):
         try:
-            state = read_checkpoint(path, config, like, subject, into=into)
+            state = read_checkpoint(path, config, like, fingerprints, into=into)
         except DamagedError as error:
             damage[path] = str(error)
             continue
         for old in damage:
             shutil.rmtree(old, ignore_errors=True)  # its round will be saved again
         return state, list(damage.values())
-    again = "put a whole one back, or begin again: submodel train --force, or overwrite=True"
+    again = "restore one, or begin again: submodel train --force, or overwrite=True in Python"
     raise CheckpointError("\n".join([f"{folder}: no usable checkpoint", *damage.values(), again]))
 
 
-def check_subject(folder: Path, subject: Fingerprints, kept: Fingerprints | None = None) -> None:
-    """Raise `CheckpointError` where a run is of another model or other data than ``subject``.
+def check_run(
+    folder: Path, fingerprints: Fingerprints, recorded: Fingerprints | None = None
+) -> None:
+    """Raise `CheckpointError` if the model or the data of a run has other fingerprints.
 
-    The newest checkpoint is asked; where none is left, the run's record, which has ``kept``.
+    They are compared with the newest checkpoint, or without one with ``recorded``, those in the
+    run's record.
     """
     if paths := checkpoint_folders(folder):
-        check_fingerprints(paths[0], _meta(paths[0]).get("subject"), subject)
+        check_fingerprints(paths[0], _meta(paths[0]).get("subject"), fingerprints)
     else:
-        check_fingerprints(folder.parent, kept, subject)
+        check_fingerprints(folder.parent, recorded, fingerprints)
 
 
 def check_fingerprints(path: Path, then: Fingerprints | None, now: Fingerprints) -> None:
-    """Raise `CheckpointError` where fingerprints differ; empty ones are not compared."""
+    """Raise `CheckpointError` if fingerprints differ; empty ones are not compared."""
     if then and now and (problems := describe_differences(then, now)):
         raise CheckpointError(
             "\n".join([f"{path}: belongs to a run with another model or other data", *problems])
         )
 
 
-def renew(folder: Path, config: Config, subject: Fingerprints) -> None:
+def renew(folder: Path, config: Config, fingerprints: Fingerprints) -> None:
     """Write configuration and fingerprints into checkpoints of earlier versions.
 
-    They hold no more than a hash of the run's config.toml, which may be about to change.
+    Those contain only a hash of the run's config.toml, which may be about to change.
     """
     for path in checkpoint_folders(folder):
         try:
             meta = _meta(path)
             if _is_old(meta):
                 then = _config(path, meta, config)
-                write_text(path / _STATE, _state(meta, then, subject))
+                write_text(path / _STATE, _state(meta, then, fingerprints))
         except CheckpointError:
-            continue  # it stays what it is
+            continue  # leave it unchanged
 
 
-def _state(meta: Mapping[str, Any], config: Config, subject: Fingerprints | None) -> str:
-    """The JSON part of a checkpoint."""
+def _state(meta: Mapping[str, Any], config: Config, fingerprints: Fingerprints | None) -> str:
+    """Format the JSON part of a checkpoint."""
     content = {
         **meta,
         "config_sha256": fingerprint(config),
         "config": to_toml(config),
-        "subject": dict(subject or {}),
+        "subject": dict(fingerprints or {}),
     }
     return json.dumps({**content, "state_sha256": _hash(content)}, indent=2) + "\n"
 
@@ -208,12 +213,12 @@ def _hash(content: Mapping[str, Any]) -> str:
 
 
 def _is_old(meta: Mapping[str, Any]) -> bool:
-    """Whether an earlier version wrote it, which kept a hash of config.toml and no more."""
+    """Whether an earlier version wrote it, which kept only a hash of config.toml."""
     return not {"state_sha256", "config", "subject"} & meta.keys()
 
 
 class _Meta(TypedDict):
-    """The JSON part: what is read of it; there may be more."""
+    """Keys of the JSON part that are read; there may be more."""
 
     __pydantic_config__ = ConfigDict(extra="allow")  # type: ignore[misc]
     round: int
@@ -228,7 +233,7 @@ _META: TypeAdapter[Any] = TypeAdapter(_Meta)
 
 
 def _meta(path: Path) -> dict[str, Any]:
-    """The JSON part, checked."""
+    """Read and check the JSON part of a checkpoint."""
     try:
         meta: dict[str, Any] = read_typed(_META, path / _STATE, _MOST_STATE)
         if not _is_old(meta):
@@ -246,14 +251,14 @@ def _meta(path: Path) -> dict[str, Any]:
 
 
 def _config(path: Path, meta: Mapping[str, Any], now: Config) -> Config:
-    """The configuration that a checkpoint was made with."""
+    """Return the configuration of a checkpoint."""
     try:
         if not _is_old(meta):
             return parse(without_unused(read_toml(meta["config"])))
         if meta["config_sha256"] == _text_hash(to_toml(now)):
             return now
         values = read_toml(read_text(path.parent.parent / "config.toml", MOST_BYTES))
-        # read back, the number of clients became a fraction there
+        # reading turned the number of clients into a float there
         spellings = values, override(values, [f"clients.per_round={now.clients.per_round}"])
         if meta["config_sha256"] in [_text_hash(tomli_w.dumps(v)) for v in spellings]:
             return parse(without_unused(values))
@@ -267,10 +272,10 @@ def _text_hash(text: str) -> str:
 
 
 def _load_slots(path: Path, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The state of clients' optimisers, if it fits the model."""
+    """Read the state of clients' optimisers and check it against the model."""
     try:
         slots = load_file(path)
-    except Exception as error:  # whatever the reader of a damaged file comes to
+    except Exception as error:  # any exception for a damaged file
         raise DamagedError(f"{path.parent}: damaged ({plain(error)})") from None
     if not check_slots(slots, like):
         raise DamagedError(f"{path.parent}: its optimisers are not those of this model")
@@ -278,7 +283,7 @@ def _load_slots(path: Path, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _load(path: Path, like: Mapping[str, Tensor], into: bool = False) -> dict[str, Tensor]:
-    """The tensors of a file with the names and shapes of ``like``; ``into``: in place of those."""
+    """Read the tensors of a file that has the names and shapes of ``like``, or into those."""
     try:
         if not path.is_file():
             raise FileNotFoundError(f"{path.name} is missing")
@@ -288,7 +293,7 @@ def _load(path: Path, like: Mapping[str, Tensor], into: bool = False) -> dict[st
                 if into and fill_tensors(path, like):
                     return dict(like)
                 return {name: file.get_tensor(name) for name in like}
-    except Exception as error:  # whatever the reader of a damaged file comes to
+    except Exception as error:  # any exception for a damaged file
         raise DamagedError(f"{path.parent}: damaged ({plain(error)})") from None
     raise DamagedError(f"{path.parent}: its tensors are not those of this model")
 
@@ -305,15 +310,12 @@ _KINDS = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
-"""Types by their names in a file, in the order in which it has them: the widest first."""
-_HEAD_MULTIPLE = 8  # bytes that the head is a multiple of
+"""Names of types in a file, in the order of the file: the widest first."""
+_HEAD_MULTIPLE = 8  # alignment of the head, in bytes
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write a file of tensors as a stream, without a second copy of the model.
-
-    The bytes are those of `safetensors`.
-    """
+    """Write tensors to a file in the format of `safetensors`, without a second copy in memory."""
     order = list(_KINDS)
     names = sorted(tensors, key=lambda name: (order.index(tensors[name].dtype), name))
     head, end = {}, 0
@@ -336,9 +338,9 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def fill_tensors(path: Path, tensors: Mapping[str, Tensor]) -> bool:
-    """Read a whole file of tensors of the same names and shapes into the memory of others.
+    """Read a file of tensors into the memory of tensors with the same names and shapes.
 
-    Nothing is overwritten where types or layouts differ; the answer is False then.
+    Returns False, and overwrites nothing, if types or layouts differ.
     """
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")

@@ -1,12 +1,12 @@
-"""What a run's folder keeps of its data, so that its model can be used where the data is not.
+"""Record of a run's data, with which its model can be used where the data is missing.
 
-Shapes, types, classes, tokens and columns, and the axes that were found: no example. A model is
-made, cut, exported and used for text from this record alone; training and scoring need the data.
+The record contains shapes, types, classes, tokens, columns and the traced axes, but no examples. It
+suffices to make, cut and export the model and to generate text; training and scoring need the data.
 
-Fingerprints of the data, the module and the axes are in it and in checkpoints, so that a run does
-not go on with other examples or another net without a word. Of the examples every byte counts. Of
-an own module its layers, their settings and the values that are not trained count, not its weights,
-which the checkpoint has; a built-in one follows from the configuration.
+The record and the checkpoints contain fingerprints of data, module and axes, so that a run cannot
+be resumed unnoticed with other examples or another net. The fingerprint of examples covers every
+byte. That of a module given in Python covers its layers, their settings and untrained values, but
+not its weights, which are in the checkpoint; built-in modules follow from the configuration.
 """
 
 from __future__ import annotations
@@ -25,8 +25,14 @@ from torch import Tensor, nn
 
 from submodel.algorithm.types import Model, PartitionedClients, Setup
 from submodel.config import Config
-from submodel.config.findings import Selector, context_of, logits_of, select_outputs, selection_of
-from submodel.config.fit import cross_entropy_options
+from submodel.config.checks import cross_entropy_options
+from submodel.config.model_facts import (
+    Selector,
+    context_of,
+    logits_of,
+    select_outputs,
+    selection_of,
+)
 from submodel.config.objective import make_task, settle
 from submodel.config.parts import (
     as_low_rank,
@@ -53,10 +59,10 @@ from submodel.runs.folder import RunFolder
 from submodel.runs.training import Training
 from submodel.tasks.loss import Loss
 
-_MOST, _LARGEST_ROW = 2**28, 2**28  # bytes: a tokeniser is in it; values
+_MOST, _LARGEST_ROW = 2**28, 2**28  # bytes of a record, which may contain a tokeniser; values
 Fingerprints = Mapping[str, str]
-"""Fingerprints by what they are of, each a text for people, those of values with a hash."""
-_PIECE = 2**24  # values to hash at a time, where they are not contiguous in memory
+"""Fingerprints by name, as readable text; those of values end with a hash."""
+_PIECE = 2**24  # values to hash at a time, if they are not contiguous in memory
 _OWNERS = "named clients"
 _MOST_LAYERS, _MOST_SHOWN = 2000, 8
 _HASH, _SHOWN = " sha256:", 12
@@ -64,21 +70,21 @@ _HASH, _SHOWN = " sha256:", 12
 
 @dataclass(frozen=True)
 class TensorKind:
-    """The shape of one row of a tensor, and its type."""
+    """Shape and type of one row of a tensor."""
 
     shape: tuple[int, ...]
     dtype: str
 
     @classmethod
     def of(cls, tensor: Tensor) -> TensorKind:
-        """The kind of a tensor's rows."""
+        """Return the kind of a tensor's rows."""
         return cls(tuple(tensor.shape[1:]), str(tensor.dtype).removeprefix("torch."))
 
     def rows(self, most: int = 2) -> Tensor:
-        """Two rows: numbers drawn at random, always the same; whole numbers below ``most``."""
+        """Make two rows of fixed pseudorandom numbers; integers are below ``most``."""
         kind = getattr(torch, self.dtype, None)
         if not isinstance(kind, torch.dtype) or math.prod(self.shape) > _LARGEST_ROW:
-            raise UnreadableError(f"{self.dtype!r} {self.shape} are no type and shape of a row")
+            raise UnreadableError(f"{self.dtype!r} {self.shape}: not a type and shape of a row")
         random = torch.Generator().manual_seed(0)
         if kind.is_floating_point or kind.is_complex:
             return torch.randn(2, *self.shape, generator=random).to(kind)
@@ -91,16 +97,16 @@ class DataRecord:
 
     Args:
         subject: fingerprints of data, axes and module.
-        columns: of the inputs, by name; one without a name: they are one tensor.
-        targets: what they are.
-        classes: how many, where targets are labels.
-        owners: how many clients the data names, where it does.
-        context: what the model is made for.
-        selects_logits: whether the logits are selected from what the module returns.
-        axes: as JSON; None: they cannot be kept so.
-        about: where images come from.
-        text: the tokens.
-        table: how columns became numbers.
+        columns: kinds of the inputs by name; a single tensor has an empty name.
+        targets: kind of the targets.
+        classes: number of classes, if targets are labels.
+        owners: number of clients that the data names, if any.
+        context: context that the model is made with.
+        selects_logits: whether the logits are selected from the module's return value.
+        axes: axes as JSON; None: they cannot be written as JSON.
+        about: origin of images.
+        text: tokens of text.
+        table: encoding of the columns of a table.
     """
 
     subject: dict[str, str]
@@ -116,18 +122,18 @@ class DataRecord:
     table: TableFacts | None = None
 
     @classmethod
-    def of(cls, training: Training, subject: Fingerprints) -> DataRecord:
-        """The record of what is trained."""
+    def of(cls, training: Training, fingerprints: Fingerprints) -> DataRecord:
+        """Make the record of a training."""
         setup = training.setup
         data, axes = setup.clients.dataset, to_json(setup.axes)
         selection = selection_of(setup.module)
         return cls(
-            dict(subject),
+            dict(fingerprints),
             {name: TensorKind.of(tensor) for name, tensor in columns(data.train.x).items()},
             TensorKind.of(data.train.y),
             data.classes,
             None if data.owners is None else len(data.owners),
-            # a module of the user's own is made already
+            # a module given in Python needs no context
             ModelContext(data.inputs, 1)
             if training.config.model.name == "own"
             else context_of(data),
@@ -140,7 +146,7 @@ class DataRecord:
 
     @property
     def dataset(self) -> Dataset:
-        """A dataset of this kind, with two rows that mean nothing."""
+        """Dataset of this kind, with two meaningless rows."""
         vocabulary = self.context.vocabulary or 2
         tensors = {
             name: kind.rows(2 if place else vocabulary)
@@ -159,7 +165,7 @@ def write_record(folder: RunFolder, record: DataRecord) -> None:
 
 
 def read_record(folder: RunFolder) -> DataRecord | None:
-    """The record of a run's folder; None where it has none that can be read."""
+    """Read the record of a run's folder; None if there is none that can be read."""
     try:
         record = read_typed(_RECORD, folder.record_file, _MOST)
         _ = record.dataset
@@ -169,7 +175,7 @@ def read_record(folder: RunFolder) -> DataRecord | None:
 
 
 def read_norms(folder: RunFolder) -> dict[str, Tensor]:
-    """The statistics of static norms of the result, by the digest of a cut."""
+    """Read the statistics of static norms of the result, by the digest of a cut."""
     try:
         return load_file(folder.norms_file)
     except (OSError, SafetensorError):
@@ -178,18 +184,18 @@ def read_norms(folder: RunFolder) -> dict[str, Tensor]:
 
 @dataclass(frozen=True)
 class AbsentClients(PartitionedClients):
-    """The clients of a run whose data is not here."""
+    """The clients of a run whose data is missing."""
 
     norms: Mapping[str, Tensor] = field(default_factory=dict)
-    """Statistics of static norms by the digest of a cut, as far as they are kept."""
+    """Recorded statistics of static norms by the digest of a cut."""
 
     def moments(self, models: Sequence[Model]) -> list[Tensor | None]:
-        """The recorded statistics; raises `SubmodelError` for other cuts."""
+        """Return the recorded statistics; raise `SubmodelError` for other cuts."""
         rows = [self.norms.get(cut_digest(cut) or "") for _, cut in models]
         if any(row is None for row in rows):
             raise SubmodelError(
-                "static batch norm takes its statistics from the training examples, which are not "
-                "here; the run's folder has those of the capacities that it evaluates"
+                "static batch norm needs statistics of the training examples, which are missing; "
+                "the run's folder has those of the evaluated capacities only"
             )
         return rows
 
@@ -202,9 +208,9 @@ def setup_of_record(
     outputs: Selector | None = None,
     loss: Loss | None = None,
 ) -> Setup:
-    """The setup of a run without its data: enough to make its model and cut it.
+    """Make the setup of a run without its data, which suffices to make and cut its model.
 
-    Module, selection of outputs and loss are needed where they were given in Python.
+    Module, selection of outputs and loss are needed if they were given in Python.
     """
     data = record.dataset
     task = make_task(config, data, loss)
@@ -221,12 +227,12 @@ def setup_of_record(
     assert record.axes is not None
     axes = from_json(record.axes)
     scheme = make_scheme(config, module, axes, is_plain)
-    absent = Unsplit(ConfigError("data: it is not here"))
+    absent = Unsplit(ConfigError("data: the examples are missing"))
     return assemble_setup(config, module, axes, scheme, AbsentClients(data, absent, norms), task)
 
 
-def subject_of(training: Training) -> Fingerprints:
-    """The fingerprints of a run; over devices, of the server's part of the data."""
+def fingerprints_of(training: Training) -> Fingerprints:
+    """Compute the fingerprints of a run; on devices, those of the server's part of the data."""
     config, setup = training.config, training.setup
     data = setup.clients.dataset
     on_devices = config.engine.name == "flower"
@@ -247,14 +253,14 @@ def subject_of(training: Training) -> Fingerprints:
 
 
 def describe_differences(then: Fingerprints, now: Fingerprints) -> list[str]:
-    """What differs, a sentence each.
+    """Describe the differences between fingerprints, a sentence each.
 
     >>> describe_differences({"loss": "cross_entropy"}, {"loss": "nll_loss"})
     ['loss: cross_entropy then, nll_loss now']
     """
     problems = []
     if _OWNERS not in then:
-        now = {name: text for name, text in now.items() if name != _OWNERS}  # of an earlier version
+        now = {name: text for name, text in now.items() if name != _OWNERS}  # an earlier version
     for name in {**then, **now}:
         old, new = then.get(name, "none"), now.get(name, "none")
         if old == new:
@@ -262,7 +268,7 @@ def describe_differences(then: Fingerprints, now: Fingerprints) -> list[str]:
         (old, _, old_hash), (new, _, new_hash) = old.partition(_HASH), new.partition(_HASH)
         if old == new:
             hashes = f"sha256 {old_hash[:_SHOWN]} then, {new_hash[:_SHOWN]} now"
-            problems.append(f"{name}: {old} as then, but not the same ones ({hashes})")
+            problems.append(f"{name}: {old} as then, but with other values ({hashes})")
         else:
             problems.append(f"{name}: {shorten(old)} then, {shorten(new)} now")
     if more := problems[_MOST_SHOWN:]:
@@ -271,20 +277,20 @@ def describe_differences(then: Fingerprints, now: Fingerprints) -> list[str]:
 
 
 def model_part(fingerprints: Fingerprints) -> Fingerprints:
-    """The fingerprints of the model alone, not of data and clients."""
+    """Select the fingerprints of the model, without those of data and clients."""
     data = ("train ", "test ", "classes", "clients", _OWNERS)
     return {name: text for name, text in fingerprints.items() if not name.startswith(data)}
 
 
 def data_differences(then: Fingerprints, data: Dataset) -> list[str]:
-    """How the inputs of some data differ from those of a run, whose fingerprints are ``then``."""
+    """Describe how the inputs of data differ from those of a run with the fingerprints ``then``."""
     now = _of_data(data, ("train", "test"))
     names = [name for name in now if " inputs" in name and then.get(name)]
     return describe_differences({n: then[n] for n in names}, {n: now[n] for n in names})
 
 
 def hash_of(tensor: Tensor) -> str:
-    """The hash of the bytes of a tensor's values in order, on any device and with any strides.
+    """Hash the values of a tensor in order, on any device and with any strides.
 
     >>> hash_of(torch.zeros(3)) == hash_of(torch.zeros(3, 2)[:, 0]) != hash_of(torch.ones(3))
     True
@@ -296,7 +302,7 @@ def hash_of(tensor: Tensor) -> str:
 
 
 def bytes_of(tensor: Tensor) -> Iterator[memoryview]:
-    """The bytes of a tensor's values, in pieces where they must be copied."""
+    """Yield the bytes of a tensor's values, in pieces if they must be copied."""
     tensor = tensor.detach()
     in_place = tensor.is_contiguous() and tensor.device.type == "cpu"
     pieces: Sequence[Tensor] = [tensor]
@@ -336,8 +342,8 @@ def _of_module(module: nn.Module) -> dict[str, str]:
     }
     tensors = tensors_of(module)
     for name, buffer in module.named_buffers():
-        if name not in tensors and buffer.dim():  # those of no dimension count batches
-            # fractions, say of a table of sines, may differ in the last digit between machines
+        if name not in tensors and buffer.dim():  # scalars count batches
+            # floats, as in a table of sines, may differ in the last digit between machines
             fingerprints[f"buffer {name}"] = _describe_tensor(
                 buffer, not buffer.is_floating_point()
             )
@@ -348,10 +354,10 @@ def _of_module(module: nn.Module) -> dict[str, str]:
 
 
 def _layer(layer: nn.Module) -> str:
-    """The class and the settings of a layer: its `extra_repr`, and its plain attributes."""
+    """Describe a layer by its class and settings: its `extra_repr` and its plain attributes."""
     try:
         own_words = layer.extra_repr()
-    except Exception:  # of others' code, which nothing else here needs
+    except Exception:  # any exception of the user's code
         own_words = ""
     settings = {
         name: value

@@ -1,9 +1,9 @@
-"""Export: a trained model, or a sub-model of it, as files that a device can use.
+"""Export of a trained model or sub-model as files for devices.
 
-``safetensors``: the weights, with a JSON file that says what they are. ``program``: a
-`torch.export` program that runs without this package. ``onnx``: for other runtimes (an extra).
-``huggingface``: a folder for `from_pretrained`, of a model of `transformers`.
-``peft``: adapters alone, for `peft`, which loads them beside the model they were trained on.
+``safetensors``: the weights, with a JSON file that describes them. ``program``: a `torch.export`
+program that runs without this package. ``onnx``: for other runtimes (an extra). ``huggingface``: a
+folder for `from_pretrained`, for models of `transformers`. ``peft``: only the adapters, for `peft`,
+which loads them beside the model they were trained on.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from submodel.algorithm.evaluation import assemble_module
 from submodel.algorithm.score import Score, score
 from submodel.algorithm.types import State
 from submodel.config import Config
-from submodel.config.findings import without_selection
+from submodel.config.model_facts import without_selection
 from submodel.core.errors import SubmodelError
 from submodel.model.build import tensors_of
 from submodel.model.cut import UnitCut
@@ -45,12 +45,12 @@ from submodel.runs.training import Training
 
 Format = Literal["safetensors", "program", "onnx", "huggingface", "peft"]
 _LOADED_TOLERANCE = 1e-4
-"""Of the largest output, in the model's own precision: scales move digits from layer to layer."""
+"""Tolerance relative to the largest output, in the model's precision: moving scales rounds."""
 _PEFT_PREFIX = "base_model.model."
 
 
 def trained_state(folder: RunFolder, training: Training) -> State:
-    """The final model of a finished run, checked against the model of its configuration."""
+    """Read the final model of a finished run, checked against the model of its configuration."""
     sha256 = folder.result()["model_sha256"]
     try:
         tensors = load_file(folder.model_file)
@@ -72,9 +72,9 @@ def trained_module(
     fitted_model: FittedModel | None = None,
     is_scored: bool = True,
 ) -> tuple[nn.Module, Score | None, dict[str, Any]]:
-    """The sub-model of a capacity in torch's own layers, its test score, and what it is.
+    """Make the sub-model of a capacity from torch's layers, with its test score and description.
 
-    It is the fitted one, where that is given. ``is_scored``: whether the test part is here.
+    A given fitted model is used instead. ``is_scored``: whether the test part is available.
     """
     config, setup = training.config, training.setup
     if fitted_model is None:
@@ -112,7 +112,7 @@ def export(
     fitted_model: FittedModel | None = None,
     is_scored: bool = True,
 ) -> tuple[Path, Score | None]:
-    """Write what `trained_module` returns to a folder; returns the file and the test score."""
+    """Write the result of `trained_module` to a folder; return the file and the test score."""
     module, test_score, about = trained_module(training, state, capacity, fitted_model, is_scored)
     example = take_rows(training.setup.clients.dataset.test.x, slice(2))
     out.mkdir(parents=True, exist_ok=True)
@@ -138,7 +138,7 @@ def export(
 
 
 def _exported_inputs(example: Inputs) -> tuple[tuple[Any, ...], dict[str, Any], Any]:
-    """Arguments, keyword arguments, and which of their dimensions is the batch."""
+    """Return arguments, keyword arguments, and their batch dimensions."""
     positional, by_name = arguments(example)
     batch = torch.export.Dim("batch", min=1)
     shapes = {name: {0: batch} for name in by_name} if by_name else ({0: batch},) * len(positional)
@@ -167,9 +167,9 @@ def _to_onnx(module: nn.Module, example: Inputs, path: Path) -> None:
 
 @contextmanager
 def _quiet_exporter() -> Iterator[None]:
-    """Without messages of torch's exporter on absent extras and deprecated calls of its own.
+    """Suppress messages of torch's exporter on missing extras and its own deprecated calls.
 
-    What it warns of in the model is shown.
+    Warnings about the model are still shown.
     """
     logger = logging.getLogger("torch.onnx._internal.exporter._registration")
     was_disabled, logger.disabled = logger.disabled, True
@@ -183,13 +183,13 @@ def _quiet_exporter() -> Iterator[None]:
 
 
 def write_pretrained(module: nn.Module, example: Inputs, tokens: str | None, out: Path) -> Path:
-    """Write the model and see that it computes the same when it is loaded; returns its weights.
+    """Write the model, check that the loaded model computes the same, return the weights file.
 
     Args:
-        module: of `transformers`, or the sub-model of one; its logits may have been selected.
-        example: a batch of inputs for the comparison.
-        tokens: the tokeniser, as `submodel.data.text.tokens.read_tokens` reads it, if there is one.
-        out: the folder, which is there; nothing is written to it unless all is well.
+        module: model of `transformers` or a sub-model of one; its logits may be selected.
+        example: batch of inputs for the comparison.
+        tokens: tokeniser as text for `submodel.data.text.tokens.read_tokens`, if there is one.
+        out: existing folder; nothing is written to it unless the check succeeds.
     """
     module = without_selection(module)
     if not is_pretrained(module):
@@ -206,13 +206,13 @@ def write_pretrained(module: nn.Module, example: Inputs, tokens: str | None, out
         model.save_pretrained(partial)
         difference = _difference(model, partial, module, example)
         if difference and getattr(model, "_keys_to_ignore_on_save", None):
-            # tables that a config computes, as of sinusoids: the sub-model has columns of the whole
+            # a config computes tables, as of sinusoids; the sub-model has columns of the full ones
             model._keys_to_ignore_on_save = None
             model.save_pretrained(partial)
             difference = _difference(model, partial, module, example)
         if difference:
             raise SubmodelError(
-                f"export: format 'huggingface': when it is loaded, outputs differ by "
+                f"export: format 'huggingface': outputs of the loaded model differ by "
                 f"{difference:.3g}"
             )
         _write_tokeniser(tokens, partial)
@@ -223,7 +223,7 @@ def write_pretrained(module: nn.Module, example: Inputs, tokens: str | None, out
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Without the library's progress bars."""
+    """Suppress the progress bars of `transformers`."""
     logging: Any = importlib.import_module("transformers.utils.logging")
     had_bars = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
@@ -236,22 +236,22 @@ def _quietly() -> Iterator[None]:
 
 @torch.no_grad()
 def _difference(model: Any, folder: Path, module: nn.Module, example: Inputs) -> float:
-    """How far outputs of the loaded model are from those of the sub-model; zero up to rounding."""
+    """Return the distance of the loaded model's outputs to the sub-model's; 0 up to rounding."""
     loaded_model = type(model).from_pretrained(folder, local_files_only=True).eval()
     sub_outputs = first_output(call(module, example))
     try:
         outputs = first_output(call(loaded_model, example))
-    except Exception as error:  # of its own code, as of kernels that want widths of 16 bytes
+    except Exception as error:  # raised by the library, as by kernels that need multiples of 16
         raise SubmodelError(
-            "export: format 'huggingface': the library loads the model and cannot run it: "
-            f"{type(error).__name__}: {error}; another capacity may have sizes that it can"
+            "export: format 'huggingface': the library loads the model but cannot run it: "
+            f"{type(error).__name__}: {error}; another capacity may have supported sizes"
         ) from error
     difference = float((outputs - sub_outputs).abs().max())
     return 0.0 if difference <= _LOADED_TOLERANCE * float(sub_outputs.abs().max()) else difference
 
 
 def _write_tokeniser(tokens: str | None, folder: Path) -> None:
-    """Write the JSON of a tokeniser of the package ``tokenizers``; ours have none."""
+    """Write the JSON of a tokeniser of the package ``tokenizers``; built-in ones have none."""
     description = None if tokens is None else json.loads(tokens).get("tokenizer")
     if description is None:
         return
@@ -261,11 +261,11 @@ def _write_tokeniser(tokens: str | None, folder: Path) -> None:
 
 
 def write_peft(module: nn.Module, config: Config, out: Path) -> Path:
-    """Write the adapters of a module of which nothing else was trained; returns their file.
+    """Write the adapters of a module in which nothing else was trained; return their file.
 
-    ``adapter_model.safetensors`` has A and B of every layer by peft's names, and
-    ``adapter_config.json`` their sizes. The model itself is what ``model.weights`` named. A
-    sub-model has fewer ranks, and its alpha is smaller alike, so that alpha / rank is the run's.
+    ``adapter_model.safetensors`` contains A and B of every layer under peft's names, and
+    ``adapter_config.json`` their sizes. The base model is the one in ``model.weights``. A sub-model
+    has fewer ranks and a smaller alpha, so that alpha / rank is that of the run.
     """
     adapters = adapters_of(module)
     if not adapters:
@@ -278,8 +278,8 @@ def write_peft(module: nn.Module, config: Config, out: Path) -> Path:
     values_of_adapters = sum(tensor.numel() for tensor in tensors.values())
     if values_of_adapters != sum(p.numel() for p in module.parameters() if p.requires_grad):
         raise SubmodelError(
-            "--format peft: more than adapters was trained, which these files cannot hold; "
-            "use --format safetensors"
+            "--format peft: other weights than adapters were trained, which these files cannot "
+            "contain; use --format safetensors"
         )
     save_file(tensors, out / "adapter_model.safetensors", {"format": "pt"})
     about = adapter_config(adapters, config.model.weights, hasattr(module, "generate"))
@@ -290,7 +290,7 @@ def write_peft(module: nn.Module, config: Config, out: Path) -> Path:
 def adapter_config(
     adapters: dict[str, AdapterLayer], weights: str | None, generates: bool
 ) -> dict[str, Any]:
-    """The values of peft's `LoraConfig`, of adapters by path.
+    """Make the values of peft's `LoraConfig` from adapters by path.
 
     >>> layer = AdapterLayer(nn.Linear(4, 2), rank=2, alpha=8.0)
     >>> found = adapter_config({"head": layer}, None, False)

@@ -1,4 +1,4 @@
-"""The files of a fitted sub-model, in a folder of the run: its start, its rounds, its end."""
+"""Files of a fitted sub-model, in a folder of the run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from submodel.runs.checkpoint import model_sha256, write_tensors
 from submodel.runs.folder import RunFolder
 from submodel.runs.metrics import Metrics
 
-_MOST_JSON = 2**26  # bytes: units of every axis are in it
+_MOST_JSON = 2**26  # bytes; the file contains the units of every axis
 
 
 class _Result(TypedDict):
@@ -40,19 +40,19 @@ class _Result(TypedDict):
 _RESULT: TypeAdapter[Any] = TypeAdapter(_Result)
 
 CutChoice = Literal["search", "importance", "prefix", "scheme"]
-"""Which units a fitted sub-model begins with."""
+"""Choice of the units of a fitted sub-model."""
 
 
 @dataclass(frozen=True)
 class FitPlan:
-    """What a fit will do; one of the same plan goes on where it stopped.
+    """Plan of a fit; a fit with the same plan continues where it stopped.
 
     Args:
-        capacity: of the sub-model.
-        rounds: over the clients who can hold it.
-        lr: the clients' learning rate.
-        cut: which units it begins with.
-        model_sha256: of the global model that it is cut from.
+        capacity: capacity of the sub-model.
+        rounds: rounds over the clients that can hold it.
+        lr: learning rate of the clients.
+        cut: choice of its units.
+        model_sha256: hash of the global model that it is cut from.
     """
 
     capacity: float
@@ -64,15 +64,15 @@ class FitPlan:
 
 @dataclass(frozen=True)
 class FitStart:
-    """Where a fit begins, as ``start.json`` has it: the chosen cut, and what choosing it took.
+    """Start of a fit, as in ``start.json``: the chosen cut, and the cost of choosing it.
 
     Args:
-        plan: of the fit.
-        cut: the name of the chosen candidate.
-        units: those that the sub-model has, by axis.
-        candidates: the scores of every candidate that was tried.
-        bytes_down: that went to the clients who tried them.
-        flops: that they computed.
+        plan: plan of the fit.
+        cut: name of the chosen cut.
+        units: units of the sub-model by axis.
+        candidates: scores of all tried cuts by name.
+        bytes_down: bytes sent to the clients that tried them.
+        flops: FLOPs of these clients.
     """
 
     plan: FitPlan
@@ -88,12 +88,12 @@ _START = TypeAdapter(FitStart)
 
 @dataclass(frozen=True)
 class FittedModel:
-    """A sub-model that was trained for itself.
+    """A sub-model that was trained on its own.
 
     Args:
-        cut: the units of the global model that it has.
-        tensors: the global model's, with the sub-model's own in their places.
-        about: what fitting it came to, as ``fit.json`` has it.
+        cut: units of the global model that it contains.
+        tensors: tensors of the global model, with those of the sub-model in their places.
+        about: result of the fit, as in ``fit.json``.
     """
 
     cut: UnitCut
@@ -108,27 +108,27 @@ class FitFolder:
         self.files = RunFolder(run / "fit" / f"capacity-{capacity:g}")
         self.start_file = self.files.path / "start.json"
         self.result_file = self.files.path / "fit.json"
-        self._again = f"'submodel fit {run} --capacity {capacity:g}' makes it again"
+        self._again = f"'submodel fit {run} --capacity {capacity:g}' fits it again"
 
     def start(self, setup: Setup, plan: FitPlan) -> FitStart | None:
-        """Where a fit of this plan began; None where there is none, or one of another plan."""
+        """Read the start of a fit with this plan; None if there is none."""
         try:
             start = read_typed(_START, self.start_file, _MOST_JSON)
         except UnreadableError:
             return None
         if start.plan != plan:
             return None
-        cut_of_units(setup, start.units)  # or the model has no such units
+        cut_of_units(setup, start.units)  # raises if the model lacks such units
         return start
 
     def begin(self, start: FitStart) -> None:
-        """Begin the folder anew with the start of a fit."""
+        """Empty the folder and write the start of a fit."""
         shutil.rmtree(self.files.path, ignore_errors=True)
         self.files.path.mkdir(parents=True)
         write_text(self.start_file, json.dumps(asdict(start), indent=2) + "\n")
 
     def finish(self, cut: UnitCut, tensors: Tensors, about: Mapping[str, Any]) -> Metrics:
-        """Write the fitted sub-model and what it came to; checkpoints are not needed any more."""
+        """Write the fitted sub-model and its result; remove the checkpoints."""
         small = gather(cut, tensors)
         write_tensors(self.files.model_file, small)
         result = {**about, "units": units_of(cut), "fitted_sha256": model_sha256(small)}
@@ -137,7 +137,7 @@ class FitFolder:
         return result
 
     def result(self, model: str) -> Metrics | None:
-        """What fitting came to, if it is finished and of this global model."""
+        """Read the result of a finished fit of this global model; else None."""
         if not self.result_file.is_file():
             return None
         try:
@@ -147,7 +147,7 @@ class FitFolder:
         return about if about["model_sha256"] == model else None
 
     def load(self, setup: Setup, tensors: Tensors, model: str) -> FittedModel | None:
-        """The fitted sub-model, if there is one of this global model, which has this hash."""
+        """Load the fitted sub-model of the global model with this hash; None if there is none."""
         about = self.result(model)
         if about is None:
             return None
@@ -166,12 +166,12 @@ class FitFolder:
 
 
 def units_of(cut: UnitCut) -> dict[str, list[int]]:
-    """The units of a cut by axis, as JSON has them."""
+    """Convert the units of a cut to lists by axis, for JSON."""
     return {axis: units.tolist() for axis, units in cut.units.items()}
 
 
 def cut_of_units(setup: Setup, units: Mapping[str, list[int]]) -> UnitCut:
-    """The cut of these units; raises `SubmodelError` where the model has no such."""
+    """Make the cut of these units; raise `SubmodelError` if the model lacks some."""
     sizes = setup.axes.cut_by_capacity
     for axis, places in units.items():
         if axis not in sizes or not places or not 0 <= min(places) <= max(places) < sizes[axis]:

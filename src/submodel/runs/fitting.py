@@ -1,7 +1,7 @@
-"""Fitting: sub-models that devices keep are cut from the trained model and trained for themselves.
+"""Fitting: sub-models for devices are cut from the trained model and trained on their own.
 
-The clients who can hold a sub-model train it, and it alone is merged: the rest of the global model
-stays as it is. What a stopped fit left in its folder is continued.
+The clients that can hold a sub-model train it, and only the sub-model is merged; the rest of the
+global model is unchanged. An interrupted fit is continued from its folder.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from submodel.schemes.ordered import RankedUnits, rank_by_size, rank_first
 from submodel.schemes.scheme import Draw
 from submodel.tasks.schedule import Constant
 
-_ONE_IN = 4  # rounds of the run that a fit takes by default
-_MOST_CLIENTS = 100  # that try the candidates where none keeps out of training
+_ONE_IN = 4  # a fit takes a quarter of the run's rounds by default
+_MOST_CLIENTS = 100  # clients that try cuts, if there is no validation split
 
 
 def fit_submodels(
@@ -53,27 +53,27 @@ def fit_submodels(
     cut: str,
     console: Console | None,
 ) -> list[Metrics]:
-    """Fit each capacity's sub-model, unless that is done already; returns what each came to.
+    """Fit the sub-model of each capacity, unless that is done already; return the results.
 
     Args:
-        training: of the run, which is finished.
-        state: its trained global model.
-        folder: of the run.
-        capacities: of the sub-models.
-        rounds: for each; None: a quarter of the run's.
-        lr: the clients' learning rate; None: the run's.
-        cut: which units a sub-model begins with.
-        console: where progress is shown; None: nowhere.
+        training: training of the finished run.
+        state: state of its trained global model.
+        folder: folder of the run.
+        capacities: capacities of the sub-models.
+        rounds: rounds for each; None: a quarter of the run's.
+        lr: learning rate of the clients; None: the run's.
+        cut: choice of the units of a sub-model.
+        console: console for progress; None: no progress.
     """
     setup = training.setup
     if training.config.engine.name == "flower":
         raise ConfigError(
-            "engine.name: the data of this run is on its devices, and fitting needs it here"
+            "engine.name: the data of this run is on its devices, but fitting needs it locally"
         )
     if not setup.axes.cut_by_capacity:
-        raise ConfigError("capacity: the model of this run has no axes: nothing can be cut")
+        raise ConfigError("capacity: the model of this run has no axes, so nothing can be cut")
     if not capacities:
-        raise ConfigError("capacity: none is given; 1/4, say")
+        raise ConfigError("capacity: none is given; give one, as 1/4")
     sha256 = folder.result()["model_sha256"]
     plans = [_plan(training, sha256, capacity, rounds, lr, cut) for capacity in capacities]
     results = []
@@ -84,8 +84,8 @@ def fit_submodels(
             with folder.lock(), torch.inference_mode(False), torch.enable_grad():
                 if console is not None:
                     console.print(f"capacity {plan.capacity:g}: {plan.rounds} rounds")
-                with show_progress(plan.rounds, console or Console(quiet=True)) as tell:
-                    result = _Fitting(training, state, plan, files).run(tell)
+                with show_progress(plan.rounds, console or Console(quiet=True)) as on_round:
+                    result = _Fitting(training, state, plan, files).run(on_round)
         results.append(result)
     return results
 
@@ -98,20 +98,20 @@ def _plan(
     lr: float | None,
     cut: str,
 ) -> FitPlan:
-    """The plan for a capacity; raises `ConfigError` with all that is wrong."""
+    """Make the plan for a capacity; raise `ConfigError` with all problems."""
     largest = max(training.setup.population.capacities)
     problems = []
     if capacity == 1:
-        problems.append("capacity: 1 is the global model, which is trained already")
+        problems.append("capacity: 1 is the global model, which is already trained")
     elif capacity > largest:
-        problems.append(f"capacity: nobody can hold {capacity:g}; the largest is {largest:g}")
+        problems.append(f"capacity: no client can hold {capacity:g}; the largest is {largest:g}")
     if rounds is not None and (isinstance(rounds, bool) or rounds < 1):
         problems.append(f"rounds: {rounds!r} is not a number of rounds, 1 or more")
     if lr is not None and not 0 < lr < float("inf"):
         problems.append(f"lr: {lr!r} is not a positive number")
     choice = next((c for c in get_args(CutChoice) if c == cut), None)
     if choice is None:
-        problems.append(f"cut: {cut!r} is none of {', '.join(get_args(CutChoice))}")
+        problems.append(f"cut: {cut!r} is not one of {', '.join(get_args(CutChoice))}")
     if problems or choice is None:
         raise ConfigError(problems)
     rounds = -(-training.rounds // _ONE_IN) if rounds is None else rounds
@@ -123,10 +123,10 @@ class _Fitting:
     """The fit of one sub-model.
 
     Args:
-        training: of the run.
-        state: its trained global model.
-        plan: what is fitted, and how.
-        folder: where it is kept; a fit of the same plan that was stopped there is continued.
+        training: training of the run.
+        state: state of its trained global model.
+        plan: plan of the fit.
+        folder: folder of the fit; an interrupted fit with the same plan is continued.
     """
 
     def __init__(self, training: Training, state: State, plan: FitPlan, folder: FitFolder) -> None:
@@ -143,7 +143,7 @@ class _Fitting:
         self._scheme_cut = training.cut(state, plan.capacity)
         self._start = folder.start(setup, plan) or self._begin()
         self._cut = cut_of_units(setup, self._start.units)
-        self._setup = replace(  # the run's, with one cut for all who can hold it
+        self._setup = replace(  # the run's setup, with one cut for all clients that can hold it
             setup,
             scheme=RankedUnits(rank_first(setup.axes.cut_by_capacity, self._cut.units)),
             population=self._clients,
@@ -155,29 +155,29 @@ class _Fitting:
         )
 
     def _begin(self) -> FitStart:
-        """Choose the cut with the least loss on the trial's examples, and keep it."""
+        """Choose the cut with the least loss on the trial's examples, and save it."""
         setup, tensors, plan = self._training.setup, self._first.tensors, self._plan
-        cuts = _candidate_cuts(setup, tensors, plan, self._scheme_cut)
+        cuts = _cuts_to_try(setup, tensors, plan, self._scheme_cut)
         name, scores, bytes_down, flops = next(iter(cuts)), {}, 0, 0
         if len(cuts) > 1:
             scores = {
-                candidate: score(assemble_module(setup, tensors, cut), self._trial, setup)
-                for candidate, cut in cuts.items()
+                cut_name: score(assemble_module(setup, tensors, cut), self._trial, setup)
+                for cut_name, cut in cuts.items()
             }
-            name = min(scores, key=lambda candidate: scores[candidate].loss)  # ties: the first
+            name = min(scores, key=lambda cut_name: scores[cut_name].loss)  # ties: the first
             cost = self._costs.of(cuts[name])
             bytes_down = cost.bytes * len(cuts) * self._trial_clients
             flops = cost.forward_flops * len(cuts) * len(self._trial)
-        candidates = {candidate: found.entries() for candidate, found in scores.items()}
+        entries = {cut_name: cut_score.entries() for cut_name, cut_score in scores.items()}
         units = units_of(cuts[name])
-        start = FitStart(plan, name, units, candidates, bytes_down, flops)
+        start = FitStart(plan, name, units, entries, bytes_down, flops)
         self._folder.begin(start)
         return start
 
-    def run(self, tell: OnRound) -> Metrics:
-        """All rounds that are left; returns what the sub-model came to.
+    def run(self, on_round: OnRound) -> Metrics:
+        """Train the remaining rounds; return the result.
 
-        ``tell`` is called with the line of every round, also of those that are done. Ctrl-C raises
+        ``on_round`` is called with the line of every round, including finished ones. Ctrl-C raises
         `Interruption` after the last round is saved.
         """
         torch.set_num_threads(self._training.config.engine.threads)
@@ -187,7 +187,7 @@ class _Fitting:
             state, _ = checkpoint.latest(files.checkpoints, self._config, state)
         files.keep_metrics(state.round - behind)
         for line in files.metrics():
-            tell(line)
+            on_round(line)
         engine = make_engine(self._training.config, self._setup)
         try:
             while state.round < behind + rounds:
@@ -201,7 +201,7 @@ class _Fitting:
                 state = after  # from here on the round counts
                 if number % self._training.config.train.checkpoint_every == 0:
                     self._save(state)
-                tell(line)
+                on_round(line)
         except KeyboardInterrupt:
             self._save(state)
             rounds_so_far = state.round - behind
@@ -216,7 +216,7 @@ class _Fitting:
 
     @property
     def _config(self) -> Config:
-        """The run's, with the rounds that fitting adds: checkpoints are of no more than it has."""
+        """The run's configuration with the additional rounds, which checkpoints require."""
         config = self._training.config
         rounds = self._first.round + self._plan.rounds
         return config.model_copy(
@@ -226,14 +226,14 @@ class _Fitting:
     def _score(
         self, tensors: Tensors, cut: Cut | None = None, examples: Examples | None = None
     ) -> Score:
-        """The sub-model of a cut, by default ours, on examples, by default those of the test."""
+        """Score the sub-model of a cut, by default the fitted one, by default on the test part."""
         setup = self._training.setup
         cut = self._cut if cut is None else cut
         module = assemble_module(setup, tensors, cut, self._training.device)
         return score(module, setup.clients.dataset.test if examples is None else examples, setup)
 
     def _finish(self, tensors: Tensors) -> Metrics:
-        """Write the sub-model, how good it is, and what it took."""
+        """Write the sub-model with its scores and costs."""
         plan, start, state = self._plan, self._start, self._global
         lines, examples, first = self._folder.files.metrics(), self._trial, self._first.tensors
         about: Metrics = {
@@ -263,9 +263,10 @@ class _Fitting:
 
 
 def _trial_of(setup: Setup, clients: AblePopulation) -> tuple[Examples, int]:
-    """The examples that candidates are tried on, and how many clients have them.
+    """Return the examples to compare cuts on, and the number of clients that have them.
 
-    They are what `data.held_out` keeps; else of clients who keep out; else of some who train.
+    They are the examples of `data.held_out`, else those of held-out clients, else those of some
+    training clients.
     """
     data = setup.clients.dataset
     if data.held_out is not None:
@@ -281,10 +282,10 @@ def _trial_of(setup: Setup, clients: AblePopulation) -> tuple[Examples, int]:
     return data.train.take(torch.from_numpy(positions)), len(names)
 
 
-def _candidate_cuts(
+def _cuts_to_try(
     setup: Setup, tensors: Tensors, plan: FitPlan, scheme_cut: Cut
 ) -> Mapping[str, UnitCut]:
-    """The cuts to choose from, all of one size: the largest units, the first, the scheme's."""
+    """Make the cuts to choose from, of equal size: the largest units, the first, the scheme's."""
     by_place = prefix_cut(setup.axes, plan.capacity, least=setup.least)
     ranked = RankedUnits(rank_by_size(setup.axes, {n: tensors[n] for n in setup.parameter_names}))
     draw = Draw(setup.seed, 0, 0)

@@ -35,9 +35,9 @@ from submodel.model.cost import CostModel
 from submodel.model.travel import size_in_bytes
 from submodel.runs import checkpoint
 from submodel.runs.callbacks import Callback, callbacks_of
-from submodel.runs.callbacks.callback import Several
+from submodel.runs.callbacks.callback import CallbackList
 from submodel.runs.checkpoint import saved_round
-from submodel.runs.data_record import DataRecord, Fingerprints, subject_of, write_record
+from submodel.runs.data_record import DataRecord, Fingerprints, fingerprints_of, write_record
 from submodel.runs.folder import RunFolder, failure_noted
 from submodel.runs.holdings_file import keep_holdings
 from submodel.runs.metrics import Metrics, round_line
@@ -69,11 +69,11 @@ def run_rounds(
     torch.set_num_threads(training.config.engine.threads)
     give_back()  # what preparing took
     engine = training.make_engine()
-    subject = {} if folder is None else subject_of(training)
-    watchers = callbacks_of(training, folder, subject, group, callbacks)
+    fingerprints = {} if folder is None else fingerprints_of(training)
+    watchers = callbacks_of(training, folder, fingerprints, group, callbacks)
     with large_blocks_apart():
         follows = group is not None and group.rank > 0
-        state, history = _start(training, folder, subject, resume, follows)
+        state, history = _start(training, folder, fingerprints, resume, follows)
     with failure_noted(folder):  # a folder that holds another run is left as it is
         return _run_rounds(training, folder, watchers, engine, (state, history), group)
 
@@ -81,7 +81,7 @@ def run_rounds(
 def _start(
     training: Training,
     folder: RunFolder | None,
-    subject: Fingerprints,
+    fingerprints: Fingerprints,
     resume: bool,
     follows: bool,
 ) -> tuple[State, list[Metrics]]:
@@ -100,16 +100,18 @@ def _start(
         if config.engine.name != "flower":  # a server always goes on, also with a new run
             _log.warning("%s: stopped before its first checkpoint: begins at round 1", folder.path)
     if not folder.record_file.is_file():
-        write_record(folder, DataRecord.of(training, subject))
+        write_record(folder, DataRecord.of(training, fingerprints))
     if resume and has_checkpoint:
-        state, problems = checkpoint.latest(folder.checkpoints, config, state, subject, into=True)
+        state, problems = checkpoint.latest(
+            folder.checkpoints, config, state, fingerprints, into=True
+        )
         for problem in problems:
             _log.warning("passed over %s", problem)
-        checkpoint.renew(folder.checkpoints, config, subject)
+        checkpoint.renew(folder.checkpoints, config, fingerprints)
         folder.go_on_as(config)
     else:
         folder.go_on_as(config)
-        checkpoint.save(folder.checkpoints, state, config, subject)
+        checkpoint.save(folder.checkpoints, state, config, fingerprints)
     keep_holdings(folder.holdings_file, state.round)
     if damage := folder.keep_metrics(state.round):
         _log.warning(
@@ -135,7 +137,7 @@ def _check_untrained(folder: RunFolder) -> None:
 def _run_rounds(
     training: Training,
     folder: RunFolder | None,
-    watchers: Several,
+    watchers: CallbackList,
     engine: Engine,
     beginning: tuple[State, list[Metrics]],
     group: ProcessGroup | None,

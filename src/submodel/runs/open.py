@@ -17,7 +17,6 @@ from submodel.algorithm.evaluation import ScoredModel, score_clients
 from submodel.algorithm.score import Score
 from submodel.algorithm.types import State
 from submodel.config import Config, parse, to_toml
-from submodel.config.findings import Selector
 from submodel.config.meaning import (
     CHANGEABLE,
     PLACE_KEYS,
@@ -27,6 +26,7 @@ from submodel.config.meaning import (
     paths_in,
     refusals,
 )
+from submodel.config.model_facts import Selector
 from submodel.config.reading import read_toml, without_unused
 from submodel.core.amounts import parse_capacity
 from submodel.core.errors import CheckpointError, ConfigError, DataError, refuse
@@ -38,11 +38,11 @@ from submodel.runs import checkpoint
 from submodel.runs.callbacks import Callback, CallbackGuard
 from submodel.runs.callbacks.progress import Progress, run_html
 from submodel.runs.data_record import (
+    fingerprints_of,
     model_part,
     read_norms,
     read_record,
     setup_of_record,
-    subject_of,
 )
 from submodel.runs.export import Format, export, trained_state
 from submodel.runs.fitted import FitFolder, FittedModel
@@ -366,16 +366,16 @@ class Run:
         if not differences(self.config, config):
             return
         self.need_material()
-        self._check_subject(self._prepare(config))
+        self._check_fingerprints(self._prepare(config))
         with self.folder.lock():
             self.folder.go_on_as(config)
         vars(self).pop("_training", None)
 
-    def _check_subject(self, training: Training) -> None:
+    def _check_fingerprints(self, training: Training) -> None:
         """Raise `CheckpointError` where the model or the data is not the run's."""
         record = read_record(self.folder)
-        kept = None if record is None else record.subject
-        checkpoint.check_subject(self.folder.checkpoints, subject_of(training), kept)
+        recorded = None if record is None else record.subject
+        checkpoint.check_run(self.folder.checkpoints, fingerprints_of(training), recorded)
 
     @contextmanager
     def telling_where(self, config: Config) -> Iterator[None]:
@@ -432,7 +432,7 @@ class Run:
         config = self.config
         training = self._prepare(config)
         if "own" in (config.model.name, config.data.name) or paths_in(config):
-            self._check_subject(training)
+            self._check_fingerprints(training)
         return training
 
     @property
@@ -458,7 +458,7 @@ class Run:
             setup = setup_of_record(config, record, norms, given.model, given.outputs, given.loss)
         training = Training(config, setup)
         if given.model is not None:
-            then, now = (model_part(part) for part in (record.subject, subject_of(training)))
+            then, now = (model_part(part) for part in (record.subject, fingerprints_of(training)))
             checkpoint.check_fingerprints(self.folder.path, then, now)
         return training
 

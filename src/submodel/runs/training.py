@@ -22,9 +22,9 @@ from submodel.algorithm.execution import Engine
 from submodel.algorithm.rounds import initial_state
 from submodel.algorithm.types import Assignment, Scorer, Setup, State
 from submodel.config import Config
+from submodel.config.checks import check_kinds, cross_entropy_options
 from submodel.config.engine import make_engine
-from submodel.config.findings import Selector, select_outputs, without_selection
-from submodel.config.fit import check_kinds, cross_entropy_options
+from submodel.config.model_facts import Selector, select_outputs, without_selection
 from submodel.config.parts import keep_clients
 from submodel.config.setup import prepare
 from submodel.core.errors import ConfigError

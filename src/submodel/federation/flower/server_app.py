@@ -20,7 +20,7 @@ from submodel.config.setup import prepare
 from submodel.core.errors import SubmodelError, refuse
 from submodel.federation.flower.grid import GridChannel
 from submodel.federation.server import over_devices
-from submodel.runs.callbacks import Tell
+from submodel.runs.callbacks import RoundCallback
 from submodel.runs.callbacks.progress import describe_scores
 from submodel.runs.folder import RunFolder, new_folder
 from submodel.runs.loop import run_rounds
@@ -75,7 +75,7 @@ def _train(folder: RunFolder, grid: Grid) -> None:
 
     training = Training(config, prepare(folder.locate(config)), takes_module=True)
     training = over_devices(training, GridChannel(grid), folder.devices_file)
-    run_rounds(training, folder, [Tell(log_round)], resume=True)
+    run_rounds(training, folder, [RoundCallback(log_round)], resume=True)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Callbacks: they see a run from outside and change nothing of the training."""
+"""The callback protocol: callbacks observe a run and do not change the training."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ OnRound = Callable[[Metrics], object]
 class Callback:
     """A callback around the rounds of a run; each method does nothing unless it is overridden.
 
-    A round is *measured* first, which may add entries to its line of the metrics. Then it counts,
-    and all callbacks see it, with the line complete. In a group of processes a user's callbacks are
-    called in the first process only, with copies. One that fails ends the run, which `resume`
-    continues.
+    `measure` is called first and may add entries to the round's line of metrics. Then the round
+    counts, and `after_round` is called with the complete line. In a group of processes a user's
+    callbacks are called in the first process only, with copies. An exception in a callback ends the
+    run, which can be resumed.
 
     >>> import submodel, torch
     >>> class Norm(submodel.Callback):
@@ -41,74 +41,74 @@ class Callback:
 
     @property
     def looks_back(self) -> bool:
-        """Whether it may look at the model before a round: then a large one is there twice."""
+        """Whether the model before a round is needed, which doubles its memory."""
         methods = (getattr(type(self), name) for name in ("measure", "after_round"))
         return any((method.__module__ or "").partition(".")[0] != "submodel" for method in methods)
 
     def begin(self, training: Training, state: State, history: list[Metrics]) -> None:
-        """The run begins or goes on.
+        """Called when the run begins or is resumed.
 
         Args:
-            training: the configuration and the setup; ``training.model(state)`` is a module.
-            state: the model that the run goes on from; its ``round`` is how many are done.
-            history: the lines of the rounds that are done.
+            training: configuration and setup; ``training.model(state)`` is a module.
+            state: state that the run starts from; ``state.round`` rounds are done.
+            history: lines of the finished rounds.
         """
 
     def after_merge(self, round_: int, report: RoundReport) -> None:
-        """The updates of a round are merged; it is not measured yet, and does not count.
+        """Called when the updates of a round are merged, before it is measured and counts.
 
         Args:
-            round_: its number, from 1.
-            report: its books: what was sent, merged and refused, and who held what.
+            round_: number of the round, from 1.
+            report: statistics of the round: traffic, merged and refused updates, held units.
         """
 
     def measure(self, before: State, after: State) -> Mapping[str, Any]:
-        """Entries for the line of the round that led from one state to the other.
+        """Return further entries for the line of a round.
 
         Args:
-            before: the model before the round.
-            after: the model after it.
+            before: state before the round.
+            after: state after the round.
 
         Returns:
-            Numbers, texts, or tables of them, by names that the line does not have yet.
+            Numbers, texts, or tables of them, under names that the line does not have yet.
         """
         return {}
 
     def after_round(self, before: State, after: State, line: Metrics) -> None:
-        """A round counts, and its line is complete.
+        """Called when a round counts and its line is complete.
 
         Args:
-            before: the model before the round.
-            after: the model after it.
-            line: what `metrics.jsonl` says of the round.
+            before: state before the round.
+            after: state after the round.
+            line: line of the round in `metrics.jsonl`.
         """
 
     def stop(self, state: State, history: Sequence[Metrics]) -> None:
-        """The run stops before its end, and may be resumed.
+        """Called when the run stops before its end; it may be resumed.
 
         Args:
-            state: the model after the last round that counts.
-            history: the lines of the rounds that count.
+            state: state after the last round that counts.
+            history: lines of the rounds that count.
         """
 
     def finish(self, last: State, final: State, history: Sequence[Metrics]) -> Mapping[str, Any]:
-        """All rounds are done.
+        """Called when all rounds are done.
 
         Args:
-            last: the model after the last round.
-            final: the result: ``last``, or the model after the output step.
-            history: the lines of all rounds.
+            last: state after the last round.
+            final: result: ``last``, or the state after the output step.
+            history: lines of all rounds.
 
         Returns:
-            Entries for the run's summary.
+            Entries for the summary of the run.
         """
         return {}
 
     def close(self) -> None:
-        """Nothing more follows, however the run ended; called once."""
+        """Called once at the very end, however the run ended."""
 
 
-class Several(Callback):
+class CallbackList(Callback):
     """Callbacks that are called one after another."""
 
     def __init__(self, members: Sequence[Callback]) -> None:
@@ -116,66 +116,66 @@ class Several(Callback):
 
     @property
     def looks_back(self) -> bool:
-        """Whether any of them does."""
+        """Whether any of them needs the model before a round."""
         return any(member.looks_back for member in self._members)
 
     def begin(self, training: Training, state: State, history: list[Metrics]) -> None:
-        """All of them."""
+        """Call ``begin`` of all."""
         for member in self._members:
             member.begin(training, state, history)
 
     def after_merge(self, round_: int, report: RoundReport) -> None:
-        """All of them."""
+        """Call ``after_merge`` of all."""
         for member in self._members:
             member.after_merge(round_, report)
 
     def complete(self, before: State, after: State, line: Metrics) -> Metrics:
-        """The line of a round with the entries of all."""
+        """Add the entries of all to the line of a round."""
         for member in self._members:
             line = with_entries(line, member.measure(before, after))
         return line
 
     def after_round(self, before: State, after: State, line: Metrics) -> None:
-        """All of them."""
+        """Call ``after_round`` of all."""
         for member in self._members:
             member.after_round(before, after, line)
 
     def stop(self, state: State, history: Sequence[Metrics]) -> None:
-        """All of them."""
+        """Call ``stop`` of all."""
         for member in self._members:
             member.stop(state, history)
 
     def finish(self, last: State, final: State, history: Sequence[Metrics]) -> Mapping[str, Any]:
-        """The entries of all."""
+        """Join the entries of all."""
         entries: Metrics = {}
         for member in self._members:
             entries = with_entries(entries, member.finish(last, final, history))
         return entries
 
     def close(self) -> None:
-        """All of them."""
+        """Call ``close`` of all."""
         for member in self._members:
             member.close()
 
 
-class Tell(Callback):
-    """Calls a function with the line of every round, also of those before a resumed run began."""
+class RoundCallback(Callback):
+    """Calls a function with the line of every round, including those before a resumption."""
 
     def __init__(self, on_round: OnRound) -> None:
         self._on_round = on_round
 
     def begin(self, training: Training, state: State, history: list[Metrics]) -> None:
-        """The rounds that are done."""
+        """Pass on the lines of finished rounds."""
         for line in history:
             self._on_round(line)
 
     def after_round(self, before: State, after: State, line: Metrics) -> None:
-        """One more."""
+        """Pass on the line of the round."""
         self._on_round(line)
 
 
 class CallbackGuard(Callback):
-    """A user's callback: it gets copies, its results are checked, a failure names it."""
+    """Guard of a user's callback: it passes copies, checks the results and names it in errors."""
 
     def __init__(self, callback: Callback) -> None:
         self._callback = callback
@@ -183,51 +183,51 @@ class CallbackGuard(Callback):
 
     @property
     def looks_back(self) -> bool:
-        """Whether the guarded callback does."""
+        """Whether the guarded callback needs the model before a round."""
         return self._callback.looks_back
 
     def begin(self, training: Training, state: State, history: list[Metrics]) -> None:
-        """With copies of the state and the lines."""
+        """Call it with copies of the state and the lines."""
         if self._does("begin"):
             self._call("begin", training, _copy(state), copy.deepcopy(history))
 
     def after_merge(self, round_: int, report: RoundReport) -> None:
-        """With a copy of the books."""
+        """Call it with a copy of the statistics."""
         if self._does("after_merge"):
             self._call("after_merge", round_, copy.deepcopy(report))
 
     def measure(self, before: State, after: State) -> Mapping[str, Any]:
-        """Its entries, if they can stand in a line."""
+        """Return its entries, checked for a line of metrics."""
         if not self._does("measure"):
             return {}
         return self._entries("measure", *self._copies(before, after))
 
     def after_round(self, before: State, after: State, line: Metrics) -> None:
-        """With copies of the states and the line."""
+        """Call it with copies of the states and the line."""
         if self._does("after_round"):
             self._call("after_round", *self._copies(before, after), copy.deepcopy(line))
 
     def stop(self, state: State, history: Sequence[Metrics]) -> None:
-        """A failure is only logged: the run ends already, for another reason."""
+        """Call it; a failure is only logged, because the run already ends for another reason."""
         if self._does("stop"):
             self._try("stop", _copy(state), copy.deepcopy(history))
 
     def finish(self, last: State, final: State, history: Sequence[Metrics]) -> Mapping[str, Any]:
-        """Its entries, if they can stand in a summary."""
+        """Return its entries, checked for a summary."""
         if not self._does("finish"):
             return {}
         return self._entries("finish", _copy(last), _copy(final), copy.deepcopy(history))
 
     def close(self) -> None:
-        """A failure is only logged."""
+        """Call it; a failure is only logged."""
         self._try("close")
 
     def _does(self, method: str) -> bool:
-        """Whether the callback overrides a method: only then is the model copied for it."""
+        """Whether the callback overrides a method; otherwise nothing is copied for it."""
         return getattr(type(self._callback), method) is not getattr(Callback, method)
 
     def _copies(self, before: State, after: State) -> tuple[State, State]:
-        """Copies of both; a tracker of ours reads the line alone, and needs none."""
+        """Copy both states; built-in trackers read only the line and need no copies."""
         return (_copy(before), _copy(after)) if self.looks_back else (before, after)
 
     def _call(self, method: str, *arguments: Any) -> Any:
@@ -248,7 +248,7 @@ class CallbackGuard(Callback):
         entries = self._call(method, *arguments)
         subject = f"callback {self._name}: {method} returns"
         if not isinstance(entries, Mapping) or not all(isinstance(key, str) for key in entries):
-            raise CallbackError(f"{subject} {entries!r}; want a dictionary of names and numbers")
+            raise CallbackError(f"{subject} {entries!r}, not a dictionary of names and numbers")
         if reserved_names := sorted(entries.keys() & RESERVED_NAMES):
             raise CallbackError(f"{subject} {reserved_names[0]!r}, which the run itself writes")
         try:
@@ -262,7 +262,7 @@ class CallbackGuard(Callback):
 
 
 def _copy(state: State) -> State:
-    """A copy that shares no tensor with the state that is trained."""
+    """Copy a state; the copy shares no tensor with the original."""
     tensors, memory, slots = (
         {name: tensor.clone() for name, tensor in tensors.items()}
         for tensors in (state.tensors, state.memory, state.client_slots)

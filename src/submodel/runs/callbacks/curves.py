@@ -1,4 +1,4 @@
-"""The picture of a run: accuracy (or loss) and loss over rounds, and accuracy against traffic."""
+"""Curves of a run: accuracy and loss over rounds, and accuracy against traffic."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _MARGINS = {"left": 0.065, "right": 0.985, "bottom": 0.19, "top": 0.87, "wspace"
 
 
 def draw_curves(history: Sequence[dict[str, Any]], path: Path, title: str) -> None:
-    """Draw one PNG from the lines of ``metrics.jsonl``."""
+    """Draw a PNG from the lines of ``metrics.jsonl``."""
     figure = new_figure(DOUBLE, 2.0, _MARGINS)
     with in_style():
         scores, loss, traffic = figure.subplots(1, 3)
@@ -50,12 +50,12 @@ def draw_curves(history: Sequence[dict[str, Any]], path: Path, title: str) -> No
 
 
 def _marker(lines: Sequence[Any]) -> str | None:
-    """Show the point of a curve that has only one."""
+    """Mark the point of a curve that has only one."""
     return "o" if len(lines) == 1 else None
 
 
 def _draw_scores(plot: Plot, scored_lines: Sequence[dict[str, Any]]) -> None:
-    """Accuracy, or the loss where targets are not labels: of the global model and by capacity."""
+    """Draw the scores of the global model and by capacity: accuracy, or loss without labels."""
     score = _score(scored_lines)
     by_capacity = f"capacity_{score}"
     plot.set_ylabel(f"test {score}")
@@ -75,7 +75,7 @@ def _draw_scores(plot: Plot, scored_lines: Sequence[dict[str, Any]]) -> None:
 def _draw_loss(
     plot: Plot, history: Sequence[dict[str, Any]], scored_lines: Sequence[dict[str, Any]]
 ) -> None:
-    """The clients' own loss in every round, and that of the global model on test data."""
+    """Draw the training loss of the clients and the test loss of the global model."""
     rounds, values = [line["round"] for line in history], [line["train_loss"] for line in history]
     plot.plot(rounds, values, color=FRAME, linewidth=0.8, marker=_marker(history), label="clients")
     rounds = [line["round"] for line in scored_lines]
@@ -88,7 +88,7 @@ def _draw_loss(
 def _draw_traffic(
     plot: Plot, history: Sequence[dict[str, Any]], scored_lines: Sequence[dict[str, Any]]
 ) -> None:
-    """The score of the global model against all bytes sent so far."""
+    """Draw the score of the global model against the cumulative traffic."""
     so_far = list(accumulate(line["bytes_down"] + line["bytes_up"] for line in history))
     position = {line["round"]: total for line, total in zip(history, so_far, strict=True)}
     values = [line.get("test_accuracy", line["test_loss"]) for line in scored_lines]

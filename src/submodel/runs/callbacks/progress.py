@@ -1,4 +1,4 @@
-"""How a run is shown: a bar with the time left, plain lines, or a card in a notebook."""
+"""Display of a run's progress: a bar with the time left, plain lines, or a card in a notebook."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ if TYPE_CHECKING:
 
 
 class Progress(Callback):
-    """Shows on a console how a run goes."""
+    """Callback that shows the progress of a run on a console."""
 
     def __init__(self, console: Console) -> None:
         self._console, self._open_bars = console, ExitStack()
 
     def begin(self, training: Training, state: State, history: list[Metrics]) -> None:
-        """Show the rounds that are done."""
+        """Show the finished rounds."""
         bar = show_progress(training.rounds, self._console)
-        self._tell = self._open_bars.enter_context(bar)
+        self._show = self._open_bars.enter_context(bar)
         for line in history:
-            self._tell(line)
+            self._show(line)
 
     def after_round(self, before: State, after: State, line: Metrics) -> None:
-        """One more."""
-        self._tell(line)
+        """Show one more round."""
+        self._show(line)
 
     def close(self) -> None:
-        """Leave the bar as it is."""
+        """Close the bar in its last state."""
         self._open_bars.close()
 
 
 def describe_scores(line: dict[str, Any]) -> str:
-    """The scores of a round's line in words.
+    """Describe the scores in the line of a round.
 
     >>> describe_scores({"train_loss": 1.25, "test_loss": 1.5, "test_accuracy": 0.5})
     'train loss 1.2500, test loss 1.5000, test accuracy 50.0%'
@@ -54,7 +54,7 @@ def describe_scores(line: dict[str, Any]) -> str:
 
 
 def describe_test(entries: Mapping[str, Any]) -> list[str]:
-    """The test scores of a line or a summary in words: the loss, accuracy, other metrics.
+    """Describe the test scores of a line or a summary: loss, accuracy, other metrics.
 
     >>> describe_test({"test_loss": 1.5, "test_bits_per_byte": 2.25})
     ['test loss 1.5000', 'test bits per byte 2.2500']
@@ -69,7 +69,7 @@ def describe_test(entries: Mapping[str, Any]) -> list[str]:
 
 
 def describe_end(summary: Mapping[str, Any]) -> str:
-    """The test scores of a finished run in words, the accuracy first.
+    """Describe the test scores of a finished run, the accuracy first.
 
     >>> describe_end({"rounds": 9, "test_loss": 1.5, "test_accuracy": 0.5})
     'test accuracy 50.0%, test loss 1.5000 after 9 rounds'
@@ -83,11 +83,11 @@ def show_progress(rounds: int, console: Console) -> Iterator[OnRound]:
     """Yield a function to call with the line of every completed round."""
     if not _has_bars(console):
 
-        def say(line: dict[str, Any]) -> None:
+        def print_line(line: dict[str, Any]) -> None:
             if "test_loss" in line:
                 console.print(f"round {line['round']}/{rounds}: {describe_scores(line)}")
 
-        yield say
+        yield print_line
         return
     columns = (
         TextColumn("round"),
@@ -110,18 +110,18 @@ def show_progress(rounds: int, console: Console) -> Iterator[OnRound]:
 
 
 def _has_bars(console: Console) -> bool:
-    """Whether the console can redraw a bar: a terminal, or a notebook that has widgets."""
+    """Whether the console can redraw a bar: a terminal, or a notebook with widgets."""
     in_notebook = console.is_jupyter and find_spec("ipywidgets") is not None
     return console.is_terminal or in_notebook
 
 
 def run_html(title: str, config: Config, history: Sequence[Metrics]) -> str:
-    """A run as HTML.
+    """Render a run as HTML for a notebook.
 
     Args:
-        title: what stands above.
-        config: of the run.
-        history: the lines of its rounds.
+        title: heading.
+        config: configuration of the run.
+        history: lines of its rounds.
     """
     capacities = ", ".join(f"{capacity:g}" for capacity in config.clients.capacities)
     rows = [
@@ -135,7 +135,7 @@ def run_html(title: str, config: Config, history: Sequence[Metrics]) -> str:
         seconds = sum(sum(line["seconds"].values()) for line in history)
         rows.append(("traffic, time", f"{si(traffic, 'B')} down and up, {seconds:,.1f} s"))
         units = sum(line["coverage"]["units"] for line in history) / len(history)
-        rows.append(("units held by somebody", f"{units:.1%} in a round, the mean"))
+        rows.append(("coverage", f"{units:.1%} of the units are held in a round, on average"))
     scored_lines = [line for line in history if "test_loss" in line]
     parts = [grid_of_cells((), [[cell(name), cell(text)] for name, text in rows])]
     if scored_lines:
@@ -144,7 +144,7 @@ def run_html(title: str, config: Config, history: Sequence[Metrics]) -> str:
 
 
 def _scores(lines: Sequence[Metrics]) -> list[str]:
-    """The last score by capacity, and the curve of all."""
+    """Render the last scores, also by capacity, and the curve of all scores."""
     last = lines[-1]
     has_accuracy = "test_accuracy" in last
     name, form = ("accuracy", ".1%") if has_accuracy else ("loss", ".4f")

@@ -17,7 +17,7 @@ from submodel.engines.processes.group import ProcessGroup
 from submodel.model.inspect import describe_layers
 from submodel.model.norm import needs_calibration
 from submodel.runs import checkpoint
-from submodel.runs.callbacks.callback import Callback, Several
+from submodel.runs.callbacks.callback import Callback, CallbackList
 from submodel.runs.callbacks.curves import draw_curves
 from submodel.runs.callbacks.trackers import trackers_of
 from submodel.runs.checkpoint import write_tensors
@@ -52,20 +52,20 @@ class DeviceMeasurements(Callback):
 
 
 class Evaluate(Callback):
-    """Scores the rounds where that is due; all processes of a group share the work."""
+    """Scores rounds at the configured interval; the processes of a group share the work."""
 
     def __init__(self, group: ProcessGroup | None = None, folder: RunFolder | None = None) -> None:
         self._group, self._folder = group, folder
-        self._norms: dict[str, Tensor] = {}  # statistics that the result is scored with
+        self._norms: dict[str, Tensor] = {}  # statistics used to score the result
 
     def begin(self, training: Training, state: State, history: list[Metrics]) -> None:
-        """Score a last round that has no scores.
+        """Score the last round if it has no scores.
 
-        Its line may be lost, or it was not to be the last round when it was trained.
+        Its line may be lost, or it was not planned as the last round when it was trained.
         """
         self._training = training
         if self._folder is not None:
-            self._folder.norms_file.unlink(missing_ok=True)  # of another result
+            self._folder.norms_file.unlink(missing_ok=True)  # it belongs to another result
         last = history[-1] if history and history[-1]["round"] == state.round else {}
         names = score_names(training.setup.metrics) | set(training.metrics)
         self._scores = {key: value for key, value in last.items() if key in names}
@@ -78,7 +78,7 @@ class Evaluate(Callback):
                 history[-1] = last | self._scores
 
     def measure(self, before: State, after: State) -> Mapping[str, Any]:
-        """The scores of a round and their time, where they are due."""
+        """Return the scores of a round and the time they took, if scores are due."""
         every = self._training.config.train.evaluate_every
         if after.round % every and after.round != self._training.rounds:
             return {}
@@ -87,13 +87,13 @@ class Evaluate(Callback):
         return {**self._scores, "seconds": {"evaluate": round(time.perf_counter() - start, 6)}}
 
     def finish(self, last: State, final: State, history: Sequence[Metrics]) -> Mapping[str, Any]:
-        """The scores of the result."""
+        """Return the scores of the result."""
         if final is not last:
             self._scores = self._measure(final)
         setup = self._training.setup
         by_clients = setup.statistics.source == "clients" and needs_calibration(setup.module)
         if by_clients and not self._norms and self._folder is not None and self._group is None:
-            self._measure(final)  # scores are known from before a stop, statistics are not
+            self._measure(final)  # after a stop, scores are known but statistics are not
         if self._folder is not None and self._norms:
             write_tensors(self._folder.norms_file, {k: t.cpu() for k, t in self._norms.items()})
         return {**self._scores, "capacity_accuracy": self._scores.get("capacity_accuracy")}
@@ -104,19 +104,19 @@ class Evaluate(Callback):
 
 
 class RunFiles(Callback):
-    """Writes the files of a run's folder, in the order that keeps it resumable.
+    """Writes the files of a run's folder, in an order that keeps the run resumable.
 
-    The lines of a round are written before the checkpoint that they lead to.
+    The lines of a round are written before its checkpoint.
     """
 
-    def __init__(self, training: Training, folder: RunFolder, subject: Fingerprints) -> None:
+    def __init__(self, training: Training, folder: RunFolder, fingerprints: Fingerprints) -> None:
         self._config, self._rounds = training.config, training.rounds
         self._every = training.checkpoint_every or training.config.train.checkpoint_every
-        self._folder, self._subject = folder, subject
+        self._folder, self._fingerprints = folder, fingerprints
         self._holdings: tuple[int, str] | None = None  # the round and its line
 
     def begin(self, training: Training, state: State, history: list[Metrics]) -> None:
-        """Write the lines that earlier callbacks completed, and the shape of the model."""
+        """Write the lines that earlier callbacks completed, and the outline of the model."""
         if history != self._folder.metrics():
             self._folder.replace_metrics(history)
         setup = training.setup
@@ -129,20 +129,20 @@ class RunFiles(Callback):
         self._holdings = round_, holdings_line(round_, report.holdings)
 
     def after_round(self, before: State, after: State, line: Metrics) -> None:
-        """Write the round's lines, and the state where that is due."""
+        """Write the round's lines, and a checkpoint at the configured interval."""
         self._folder.add_metrics(line)
         self._add_holdings(after.round)
         if after.round % self._every == 0 or after.round == self._rounds:
             self._save(after)
 
     def stop(self, state: State, history: Sequence[Metrics]) -> None:
-        """Write all lines anew (the last may be missing or one too many), and the last state."""
+        """Rewrite all lines (the last may be missing or superfluous), and save the last state."""
         self._folder.replace_metrics(history)
         self._add_holdings(state.round)
         self._save(state)
 
     def finish(self, last: State, final: State, history: Sequence[Metrics]) -> Mapping[str, Any]:
-        """Draw the curves; a machine without matplotlib does without them."""
+        """Draw the curves, if matplotlib is installed."""
         try:
             draw_curves(history, self._folder.curves_file, self._config.name)
         except MissingExtraError as error:
@@ -157,28 +157,28 @@ class RunFiles(Callback):
 
     def _save(self, state: State) -> None:
         self._folder.flush_metrics()
-        checkpoint.save(self._folder.checkpoints, state, self._config, self._subject)
+        checkpoint.save(self._folder.checkpoints, state, self._config, self._fingerprints)
 
 
 def callbacks_of(
     training: Training,
     folder: RunFolder | None,
-    subject: Fingerprints,
+    fingerprints: Fingerprints,
     group: ProcessGroup | None = None,
     more: Sequence[Callback] = (),
-) -> Several:
-    """All callbacks of a run in this process, in the order that keeps it resumable.
+) -> CallbackList:
+    """Collect all callbacks of a run in this process, in an order that keeps the run resumable.
 
-    Measuring comes before the line is written; trackers and other callbacks (``more``) come last,
-    in the first process of a group alone.
+    Measurements precede the writing of the line. Trackers and other callbacks (``more``) come last,
+    and only in the first process of a group.
     """
     members: list[Callback] = []
     if isinstance(training.engine, MeasuresDevices):
         members.append(DeviceMeasurements(training.engine))
     members.append(Evaluate(group, folder))
     if folder is not None:
-        members.append(RunFiles(training, folder, subject))
+        members.append(RunFiles(training, folder, fingerprints))
     if group is None or group.rank == 0:
         members.extend(trackers_of(training.config, None if folder is None else folder.path))
         members.extend(more)
-    return Several(members)
+    return CallbackList(members)

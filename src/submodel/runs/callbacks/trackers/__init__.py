@@ -1,6 +1,7 @@
-"""Trackers: callbacks that send a run's metrics somewhere, and that a configuration can name.
+"""Trackers: callbacks that a configuration can name and that export the metrics of a run.
 
-The names are in `submodel.config.sections`, as a configuration is read without any code of a run.
+Their names are in `submodel.config.sections`, so that a configuration can be read without the code
+of runs.
 """
 
 from __future__ import annotations
@@ -31,21 +32,21 @@ __all__ = ["TRACKERS", "TrackerContext", "trackers_of"]
 
 @dataclass(frozen=True)
 class TrackerContext:
-    """The run that a tracker is made for.
+    """The run that a tracker belongs to.
 
     Args:
-        config: its configuration.
-        folder: where it writes; None: a run in Python that writes nothing.
+        config: configuration of the run.
+        folder: folder of the run; None: a run in Python that writes nothing.
     """
 
     config: Config
     folder: Path | None
 
     def needed_folder(self, tracker: str) -> Path:
-        """The folder, for trackers that write into it.
+        """Return the folder, for trackers that write into it; raise `ConfigError` without one.
 
         Args:
-            tracker: its name, for the error where there is none.
+            tracker: name of the tracker, for the error.
         """
         if self.folder is None:
             raise ConfigError(
@@ -55,7 +56,7 @@ class TrackerContext:
 
 
 def trackers_of(config: Config, folder: Path | None) -> list[Callback]:
-    """The trackers that a configuration names, guarded like a user's callbacks."""
+    """Make the trackers of a configuration, guarded like a user's callbacks."""
     trackers: list[Callback] = []
     problems: list[str] = []
     for name in config.train.trackers:
@@ -68,20 +69,20 @@ def trackers_of(config: Config, folder: Path | None) -> list[Callback]:
 
 
 def _make_tracker(name: str, context: TrackerContext) -> Callback:
-    """One tracker; a list of names leaves no place for keys, so all of its keys have defaults."""
+    """Make one tracker; it is configured by name only, so all of its keys must have defaults."""
     component = TRACKERS.find(name)
     try:
         options = component.options()
     except ValidationError as error:
         keys = ", ".join(str(part) for problem in error.errors() for part in problem["loc"])
         raise ConfigError(
-            f"{TRACKERS.key}: {name!r} cannot be made: {keys} is missing, and has no default"
+            f"{TRACKERS.key}: {name!r} cannot be made: {keys} is missing and has no default"
         ) from None
     return cast(Callback, component.make(options, context))
 
 
 def scalars(line: Mapping[str, Any]) -> dict[str, float]:
-    """The finite numbers of a line, those of tables as ``table/entry``; the refused are counted.
+    """Extract the finite numbers of a line, those of tables as ``table/entry``; count the refused.
 
     >>> scalars({"round": 3, "test_loss": 0.5, "seconds": {"train": 2.0}, "refused": {"7": "late"}})
     {'test_loss': 0.5, 'seconds/train': 2.0, 'refused': 1.0}
@@ -94,7 +95,7 @@ def scalars(line: Mapping[str, Any]) -> dict[str, float]:
 
 
 def times(history: Sequence[Metrics], now: float) -> list[float]:
-    """The times at which rounds would have ended without a stop, where the last one ends now.
+    """Compute the end times of rounds without the pauses of stops, if the last one ends now.
 
     >>> times([{"seconds": {"train": 2.0}}, {"seconds": {"train": 3.0, "merge": 1.0}}], 100.0)
     [96.0, 100.0]
@@ -106,10 +107,10 @@ def times(history: Sequence[Metrics], now: float) -> list[float]:
 
 
 class CsvFile(Callback):
-    """``metrics.csv``: a row per round, with the columns of ``submodel.open(...).metrics``.
+    """Tracker that writes ``metrics.csv``, with the columns of ``submodel.open(...).metrics``.
 
-    It follows from the lines of the rounds alone, so a resumed run has the file of one that was
-    never stopped.
+    The file has a row per round and follows from the lines of the rounds alone, so a resumed run
+    has the same file as an uninterrupted one.
     """
 
     def __init__(self, file: Path) -> None:
@@ -117,15 +118,15 @@ class CsvFile(Callback):
 
     @classmethod
     def configured(cls, options: Section, context: TrackerContext) -> Self:
-        """In the run's folder."""
+        """Make the tracker for a run's folder."""
         return cls(context.needed_folder("csv") / "metrics.csv")
 
     def begin(self, training: Training, state: State, history: list[Metrics]) -> None:
-        """The rounds that are done."""
+        """Write the finished rounds."""
         self._write(history)
 
     def after_round(self, before: State, after: State, line: Metrics) -> None:
-        """One more row; a round that has new entries gives all rows new columns."""
+        """Append a row; new entries of a round add columns to all rows."""
         row = flat(line)
         self._rows.append(row)
         if row.keys() <= set(self._columns):
@@ -135,7 +136,7 @@ class CsvFile(Callback):
             self._write_rows()
 
     def stop(self, state: State, history: Sequence[Metrics]) -> None:
-        """All rows anew: the last may be missing, or be one too many."""
+        """Rewrite all rows: the last may be missing or superfluous."""
         self._write(history)
 
     def _write(self, history: Iterable[Metrics]) -> None:
@@ -149,7 +150,7 @@ class CsvFile(Callback):
 
 
 def _cells(row: Metrics, columns: Sequence[str]) -> list[Any]:
-    """The row's values; empty where it has none, lists as JSON."""
+    """List the values of a row by column; missing values are empty, lists are JSON."""
     values = (row.get(column) for column in columns)
     return [json.dumps(value) if isinstance(value, list) else value for value in values]
 

@@ -1,4 +1,4 @@
-"""The metrics as a run of MLflow, in a database in the run's folder or where the user says."""
+"""Tracker for MLflow, with a database in the run's folder or at a configured address."""
 
 from __future__ import annotations
 
@@ -19,40 +19,40 @@ from submodel.runs.callbacks.trackers import TrackerContext, scalars, times
 from submodel.runs.metrics import Metrics
 from submodel.runs.training import Training
 
-os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # it would tell its makers of its use
+os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 with needs_extra("mlflow", "train.trackers: 'mlflow'"):
-    import alembic  # noqa: F401 - the database, which mlflow-skinny does without
+    import alembic  # noqa: F401 - needed for the database, but not part of mlflow-skinny
     import sqlalchemy  # noqa: F401
     from mlflow.entities import Metric, Param
     from mlflow.exceptions import MlflowException
     from mlflow.tracking import MlflowClient
 
 
-_LARGEST_BATCH = 1000  # metrics that MLflow takes at once
+_LARGEST_BATCH = 1000  # MLflow's limit on metrics per call
 _LONGEST_PARAM = 6000
 
 
 class MlflowRun(Callback):
-    """A run in ``mlflow/mlflow.db`` of the run's folder, or at ``MLFLOW_TRACKING_URI``.
+    """Tracker that logs to ``mlflow/mlflow.db`` of the run's folder, or to ``MLFLOW_TRACKING_URI``.
 
-    A run that goes on is the same one there, and gets what it does not have yet, so no step is
-    there twice. ``mlflow ui --backend-store-uri sqlite:///RUN/mlflow/mlflow.db`` shows it.
+    A resumed run continues the same MLflow run and logs only missing steps.
+    ``mlflow ui --backend-store-uri sqlite:///RUN/mlflow/mlflow.db`` shows it.
     """
 
     def __init__(self, folder: Path, address: str | None = None) -> None:
         self._folder = folder
         self._address = address or f"sqlite:///{folder.resolve() / 'mlflow.db'}"
         self._id = ""
-        self._steps: dict[str, set[int]] = {}  # that are there, by metric
+        self._steps: dict[str, set[int]] = {}  # logged steps by metric
 
     @classmethod
     def configured(cls, options: Section, context: TrackerContext) -> Self:
-        """In the run's folder, unless the environment says where."""
+        """Make the tracker for a run's folder, or for the address in the environment."""
         folder = context.needed_folder("mlflow") / "mlflow"
         return cls(folder, os.environ.get("MLFLOW_TRACKING_URI"))
 
     def begin(self, training: Training, state: State, history: list[Metrics]) -> None:
-        """The configuration, and the rounds that are done and not there yet."""
+        """Log the configuration and the finished rounds that are missing."""
         self._folder.mkdir(exist_ok=True)
         self._client = _connect(self._address)
         config = training.config
@@ -64,7 +64,7 @@ class MlflowRun(Callback):
         self._log(zip(history, times(history, time.time()), strict=True))
 
     def after_round(self, before: State, after: State, line: Metrics) -> None:
-        """One more step."""
+        """Log one more step."""
         self._log([(line, time.time())])
 
     def stop(self, state: State, history: Sequence[Metrics]) -> None:
@@ -79,14 +79,14 @@ class MlflowRun(Callback):
         return {}
 
     def _find(self) -> str:
-        """The identity of the run that was begun there; empty: none was."""
+        """Return the identity of an existing MLflow run; empty if there is none."""
         file = self._folder / "run-id.txt"
         if not file.is_file():
             return ""
         identity = file.read_text("utf-8").strip()
         try:
             self._client.get_run(identity)
-        except MlflowException:  # another place than before
+        except MlflowException:  # the address has changed
             return ""
         return identity
 
@@ -118,16 +118,16 @@ class MlflowRun(Callback):
 
 
 def _connect(address: str) -> MlflowClient:
-    """A client that logs nothing about itself."""
+    """Connect without log output of MLflow itself."""
     for name in ("mlflow", "alembic"):
         logging.getLogger(name).setLevel(logging.WARNING)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of its own use of other packages
+        warnings.simplefilter("ignore", DeprecationWarning)  # raised within MLflow
         return MlflowClient(tracking_uri=address)
 
 
 def _params(config: Mapping[str, Any], prefix: str = "") -> Iterable[Param]:
-    """The settings, as ``section.key``."""
+    """Yield the settings as ``section.key``."""
     for key, value in config.items():
         if isinstance(value, Mapping):
             yield from _params(value, f"{prefix}{key}.")

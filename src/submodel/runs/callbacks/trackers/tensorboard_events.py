@@ -1,4 +1,4 @@
-"""The metrics as curves in TensorBoard: ``tensorboard --logdir RUN``."""
+"""Tracker for TensorBoard: ``tensorboard --logdir RUN``."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ with needs_extra("tensorboard", "train.trackers: 'tensorboard'"):
 
 
 class TensorboardEvents(Callback):
-    """Event files in ``tensorboard/`` of the run's folder: a curve for every number of the lines.
+    """Tracker that writes event files to ``tensorboard/`` of the run's folder, a curve per metric.
 
-    They follow from the lines of the rounds alone and are written anew where a run goes on, so no
-    step is there twice; the time axis shows the seconds that rounds took, without the pauses.
+    The files follow from the lines of the rounds alone and are rewritten when a run is resumed, so
+    there are no duplicate steps. The time axis shows the duration of rounds, without pauses.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -33,32 +33,32 @@ class TensorboardEvents(Callback):
 
     @classmethod
     def configured(cls, options: Section, context: TrackerContext) -> Self:
-        """In the run's folder."""
+        """Make the tracker for a run's folder."""
         return cls(context.needed_folder("tensorboard") / "tensorboard")
 
     def begin(self, training: Training, state: State, history: list[Metrics]) -> None:
-        """The configuration, and the rounds that are done."""
+        """Write the configuration and the finished rounds."""
         lines = to_toml(training.config).splitlines()
-        self._text = "\n".join(f"    {line}" for line in lines)  # as Markdown has code
+        self._text = "\n".join(f"    {line}" for line in lines)  # a code block in Markdown
         self._write(history)
 
     def after_round(self, before: State, after: State, line: Metrics) -> None:
-        """One more point of every curve."""
+        """Add a point to every curve."""
         self._add(line, time.time())
         self._open_writer().flush()
 
     def stop(self, state: State, history: Sequence[Metrics]) -> None:
-        """All points anew: those of the last round may be missing."""
+        """Rewrite all points: those of the last round may be missing."""
         self._write(history)
 
     def close(self) -> None:
-        """Everything is on the disk."""
+        """Write everything to disk."""
         if self._writer is not None:
             self._writer.close()
             self._writer = None
 
     def _write(self, history: Sequence[Metrics]) -> None:
-        """Only these rounds; a TensorBoard that watches the folder forgets all others."""
+        """Write exactly these rounds; a running TensorBoard drops all others."""
         self.close()
         for file in self._folder.glob("events.out.tfevents.*"):
             file.unlink()

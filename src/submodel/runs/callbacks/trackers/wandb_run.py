@@ -1,4 +1,4 @@
-"""The metrics as a run of Weights & Biases, offline unless the user says otherwise."""
+"""Tracker for Weights & Biases, offline by default."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from submodel.runs.callbacks.trackers import TrackerContext, scalars
 from submodel.runs.metrics import Metrics
 from submodel.runs.training import Training
 
-os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # it would tell its makers of errors
+os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
 with needs_extra("wandb", "train.trackers: 'wandb'"):
     import wandb
 
@@ -28,10 +28,11 @@ MODES = ("offline", "online", "disabled")
 
 
 class WandbRun(Callback):
-    """A run in ``wandb/`` of the run's folder, for ``wandb sync``; ``WANDB_MODE=online``: sent.
+    """Tracker that writes to ``wandb/`` of the run's folder, for ``wandb sync``.
 
-    A run that goes on is the same one there. Offline, its file is written anew from the lines of
-    the rounds; online, rounds that are there already are not sent again.
+    With ``WANDB_MODE=online`` metrics are sent at once. A resumed run continues the same run there.
+    Offline, its file is rewritten from the lines of the rounds; online, only missing rounds are
+    sent.
     """
 
     def __init__(self, folder: Path, mode: str = "offline") -> None:
@@ -45,18 +46,18 @@ class WandbRun(Callback):
 
     @classmethod
     def configured(cls, options: Section, context: TrackerContext) -> Self:
-        """In the run's folder, in the mode of the environment."""
+        """Make the tracker for a run's folder, in the mode of the environment."""
         return cls(context.needed_folder("wandb"), os.environ.get("WANDB_MODE", "offline"))
 
     def begin(self, training: Training, state: State, history: list[Metrics]) -> None:
-        """The configuration, and the rounds that are done."""
+        """Log the configuration and the finished rounds."""
         name, config = training.config.name, training.config.model_dump(mode="json")
         self._run = self._start(name, config)
         for line in history:
             self._log(line)
 
     def after_round(self, before: State, after: State, line: Metrics) -> None:
-        """One more step."""
+        """Log one more step."""
         self._log(line)
 
     def stop(self, state: State, history: Sequence[Metrics]) -> None:
@@ -66,7 +67,7 @@ class WandbRun(Callback):
         self._finish(exit_code=1)
 
     def close(self) -> None:
-        """Everything is written, or sent."""
+        """Write or send everything that is left."""
         self._finish(exit_code=0)
 
     def _start(self, name: str, config: dict[str, Any]) -> wandb.Run:
@@ -91,7 +92,7 @@ class WandbRun(Callback):
         )  # fmt: skip
 
     def _identity(self, file: Path) -> str:
-        """The identity of the run there, which a resumed run keeps."""
+        """Return the identity of the run, which a resumed run keeps."""
         if not file.is_file():
             write_text(file, secrets.token_hex(4))
         return file.read_text("utf-8").strip()
@@ -104,5 +105,5 @@ class WandbRun(Callback):
         if self._run is not None:
             self._run.finish(exit_code=exit_code)
             self._run = None
-            if self._mode == "offline" and wandb.run is None:  # no run of the user's own
-                wandb.teardown()  # waits until the file is written, which finish does not
+            if self._mode == "offline" and wandb.run is None:  # the user has no run
+                wandb.teardown()  # waits until the file is written; finish does not
