@@ -13,7 +13,7 @@ from examples import generate_text, gpt2_on_text, own_scheme
 from safetensors.torch import load_file
 
 from submodel.config import parse, read
-from submodel.config.findings import context_of
+from submodel.config.model_facts import context_of
 from submodel.config.parts import make_module
 from submodel.config.setup import prepare
 from submodel.core.errors import ConfigError

@@ -77,4 +77,4 @@ def test_a_run_is_not_extended_where_that_changes_the_rates_so_far(
     assert refusals(then, now, 0) == []
     problems = refusals(then, now, 5)
     assert len(problems) == refused
-    assert all(f"the learning rates of '{__name__}:Linear' follow" in p for p in problems)
+    assert all(f"the learning rates of '{__name__}:Linear'" in p for p in problems)

@@ -48,7 +48,7 @@ IN_A_CONFIGURATION: dict[str, dict[str, Any]] = {
     "model.rank_share: .*factorised = true": {"model": {"rank_share": 0.5}},
     'model.adapter_rank: .*adapters = "lora"': {"model": {"adapter_rank": 4}},
     'model.adapter_dropout: .*adapters = "lora"': {"model": {"adapter_dropout": 0.0}},
-    "model.adapters: .*layers": {"model": {"adapters": "lora", "factorised": True}},
+    "model.adapters: .*factorised": {"model": {"adapters": "lora", "factorised": True}},
     "task.options: 'auto' ": {"task": {"options": {"reduction": "sum"}}},
     "data.alpha: 'iid' .*data.partition = dirichlet": {"data": {"partition": "iid", "alpha": 0.5}},
     "data.path: 'digits' .*data.name = cifar10": {"data": {"path": "digits.csv"}},

@@ -75,7 +75,7 @@ def test_it_is_refused_where_it_means_nothing() -> None:
     with pytest.raises(ConfigError, match=r"^data\.held_out: devices"):
         prepare(parse({**TINY, "engine": {"name": "flower"}}))
     data = digits()
-    with pytest.raises(ConfigError, match=r"^data\.held_out: who has"):
+    with pytest.raises(ConfigError, match=r"^data\.held_out: the partition"):
         submodel.train(
             nn.Linear(64, 10),
             data,

@@ -152,7 +152,7 @@ MODELS: dict[str, tuple[Callable[[], Any], *tuple[str, ...]]] = {
     "all frozen": (lambda: train(frozen()), "frozen", "requires_grad_(True)"),
     "no parameters": (lambda: train(nn.Flatten()), "Flatten", "no parameters"),
     "a misspelt layer": (lambda: train(Misspelt()), "Misspelt", "AttributeError", "'lost'"),
-    "a tuple": (lambda: train(Returning(lambda o: (o, o))), "returns a tuple", "one tensor"),
+    "a tuple": (lambda: train(Returning(lambda o: (o, o))), "returns a tuple", "one output tensor"),
     "a dictionary": (lambda: train(Returning(lambda o: {"logits": o})), "returns a dict"),
     "nothing": (lambda: train(Returning(lambda o: None)), "returns a NoneType"),
     "an array": (lambda: train(Returning(lambda o: o.detach().numpy())), "returns a ndarray"),

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from submodel.config import Config, parse
-from submodel.config.findings import context_of
+from submodel.config.model_facts import context_of
 from submodel.config.objective import make_task
 from submodel.config.setup import prepare
 from submodel.data import Examples, dataset

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import submodel
 from submodel.config import parse
-from submodel.config.findings import (
+from submodel.config.model_facts import (
     logits_of,
     returns_logits,
     select_outputs,

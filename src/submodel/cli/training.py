@@ -36,7 +36,7 @@ def _train(
 ) -> None:
     """Train a new run, or continue a past one, with progress and the final result."""
     from submodel.config.engine import choose_engine
-    from submodel.config.findings import findings_of, pass_on, passed_findings
+    from submodel.config.model_facts import facts_of, pass_on, passed_facts
     from submodel.config.parts import keep_clients
     from submodel.config.setup import prepare
     from submodel.core.heap import give_back
@@ -49,17 +49,17 @@ def _train(
     there = folder.locate(config) if resume else config
     where = contextlib.nullcontext() if past_run is None else past_run.telling_where(there)
     with saying_it_once(), where:
-        setup = prepare(there, findings=passed_findings(), say=_say)
+        setup = prepare(there, facts=passed_facts(), progress=_say)
     config = choose_engine(keep_clients(config, setup), setup, has_begun=resume)
     training = Training(config, setup, takes_module=True)
     together = config.engine.name == "torchrun"
     if together and not in_process_group():
         processes = _count_processes(config)
-        findings = findings_of(setup, config)
+        facts = facts_of(setup, config)
         del setup, training  # the started processes have models of their own
         gc.collect()  # reference cycles hold the setup
         give_back()
-        with pass_on(findings):
+        with pass_on(facts):
             raise typer.Exit(launch(sys.argv[1:], processes))
     group = ProcessGroup(config.engine.device) if together else None
     try:

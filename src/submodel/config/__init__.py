@@ -1,7 +1,7 @@
-"""The configuration: its sections, read, checked and written; `prepare` makes a setup of it.
+"""The configuration: sections, reading, checks, writing; `prepare` turns it into a setup.
 
-It composes the keys that components declare. They import only `submodel.core.options`, not this
-package. Importing it does not import PyTorch.
+This package composes the keys that components declare. Components import only
+`submodel.core.options`, not this package. Importing this package does not import PyTorch.
 """
 
 from typing import TYPE_CHECKING

@@ -1,7 +1,7 @@
-"""The engine of a run: chosen by an estimate of its work, never by a clock; checked; made.
+"""Choice, check and construction of a run's engine.
 
-The estimate needs shapes alone, so a choice is the same every time; it is written into the run's
-configuration, and a resumed run keeps it.
+The choice follows from an estimate of the work, never from a clock. The estimate needs only shapes,
+so the choice is reproducible. It is written into the run's configuration; a resumed run keeps it.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from submodel.engines.select import EngineContext, native_refusal
 
 _log = logging.getLogger(__name__)
 
-_WORTH_PROCESSES = 60.0  # seconds of work that starting more processes is worth
-_WORTH_KERNELS = 60.0  # and building kernels, whose last digits are others than torch's
+_WORTH_PROCESSES = 60.0  # seconds of work that justify starting more processes
+_WORTH_KERNELS = 60.0  # likewise building kernels, whose last digits differ from torch's
 
 
 def make_engine(config: Config, setup: Setup) -> Engine:
-    """The engine of a configuration, for one process."""
+    """Make the engine of a configuration for one process."""
     return ENGINES.find(config.engine.name).make(config.engine, _context(config, setup))
 
 
 def check_engine(config: Config, setup: Setup) -> None:
-    """Raise `ConfigError` where `make_engine` would: before a run has a folder, or processes."""
+    """Raise `ConfigError` where `make_engine` would, before a run has a folder or processes."""
     engine = ENGINES.find(config.engine.name)
     refuse(engine.problems(config.engine, _context(config, setup)))
 
@@ -41,13 +41,13 @@ def _context(config: Config, setup: Setup) -> EngineContext:
 
 
 def choose_engine(config: Config, setup: Setup, has_begun: bool = False) -> Config:
-    """The configuration with ``engine.name = "auto"`` and ``engine.kernels = "auto"`` settled.
+    """Resolve ``engine.name = "auto"`` and ``engine.kernels = "auto"`` in a configuration.
 
-    A group that torchrun has started is used; more than a minute of work is shared among one
-    process per core, unless their exchange takes what they save; less is done here, as is what
-    keeps the state of clients. So much work is also worth native kernels, where they fit; a run
-    that has rounds behind it stays with those of torch. Raises `ConfigError` where the engine
-    cannot be made.
+    A process group that torchrun has started is used. Otherwise more than a minute of work is
+    divided among one process per core, unless the exchange between processes costs more time than
+    it saves. Smaller runs, and runs that keep the optimiser state of clients, use one process. A
+    run of more than a minute also uses native kernels if they support it; a resumed run stays with
+    those of torch. Raises `ConfigError` if the engine cannot be made.
     """
     estimate = Estimate(setup)
     config = _choose_processes(config, setup, estimate)
@@ -70,7 +70,7 @@ def _choose_kernels(config: Config, setup: Setup, estimate: Estimate, has_begun:
     )
     refusal = native_refusal(setup, own_device(engine.device)) if is_worth_it else ""
     if refusal:
-        _log.info("stacks are computed by torch: %s", refusal)
+        _log.info("torch computes the stacks: %s", refusal)
     kernels = "native" if refusal is None else "torch"
     return config.model_copy(update={"engine": engine.with_values(kernels=kernels)})
 
@@ -82,13 +82,13 @@ def _choose_processes(config: Config, setup: Setup, estimate: Estimate) -> Confi
     if in_process_group():
         if not ENGINES.is_ours(config.engine.name):
             raise ConfigError(
-                f"engine.name: {config.engine.name!r} computes in one process, and torchrun has "
-                "started several; leave out one of them"
+                f"engine.name: {config.engine.name!r} computes in one process, but torchrun "
+                "started several; use one or the other"
             )
         if setup.keeps_slots:
             raise ConfigError(
-                "local.optimiser_state: 'kept' is of clients that train in one process, and "
-                "torchrun has started several; leave out one of them"
+                "local.optimiser_state: 'kept' requires clients to train in one process, but "
+                "torchrun started several; use one or the other"
             )
         choice = {"name": "torchrun", "processes": int(os.environ["WORLD_SIZE"])}
     elif config.engine.name != "auto":
@@ -101,7 +101,7 @@ def _choose_processes(config: Config, setup: Setup, estimate: Estimate) -> Confi
 
 
 def _gain(config: Config, setup: Setup, estimate: Estimate, processes: int) -> float:
-    """The seconds that so many processes are faster than one."""
+    """Estimate how many seconds the given number of processes saves over one process."""
     rounds = config.train.rounds
     seconds_saved = (1 - 1 / processes) * estimate.seconds(rounds)
     return seconds_saved - exchange_seconds(setup, rounds, processes)

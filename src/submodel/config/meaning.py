@@ -1,9 +1,9 @@
-"""Comparing configurations by their values; their paths; what a resumed run may change.
+"""Comparison of configurations by value, their paths, and the changes that resuming allows.
 
-A checkpoint keeps the configuration that it was made with. Two configurations are compared by their
-checked values, so neither the spelling of a number nor a key that a later version adds, with a
-default, makes them different. A relative path is one from the working folder; a run keeps the
-folder that it was begun in, so that it can go on in another.
+A checkpoint keeps its configuration. Two configurations are compared by their checked values, so
+neither the spelling of a number nor a key with a default that a later version adds makes them
+differ. Relative paths start from the working folder; a run records the folder it began in, so that
+it can be resumed from another.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ CHANGEABLE = (
     "train.trackers",
     *(f"engine.{key}" for key in ("name", "processes", "threads", "device", "batching", "kernels")),
     *(f"devices.{key}" for key in ("least", "deadline", "quorum", "tries")),
-    *("data.source", "data.path", "data.test_path", "model.weights"),  # the content is compared
+    *("data.source", "data.path", "data.test_path", "model.weights"),  # contents are compared
 )
-"""Keys that may change when a run is resumed: none of them affects the rounds so far."""
+"""Keys that may change when a run is resumed: none of them affects earlier rounds."""
 RATE_KEYS = ("local.schedule", "local.milestones", "local.decay")
-"""Keys that may change where the learning rates of the rounds so far stay the same."""
+"""Keys that may change if the learning rates of earlier rounds stay the same."""
 PLACE_KEYS = (
     "data.name",
     "data.path",
@@ -41,14 +41,14 @@ PLACE_KEYS = (
     "data.tokens",
     "model.weights",
 )
-"""Keys that say where something is; what is found there is compared with what a run began with."""
+"""Keys that locate data or weights; their contents are compared with those the run began with."""
 _SCORE_KEYS = ("train.evaluate_capacities", "train.evaluate_train", "train.evaluate_train_examples",
            "train.evaluate_clients", "train.statistics", "train.statistics_examples")  # fmt: skip
 _UNSET = "null"
 
 
 def meaning(config: Config) -> dict[str, str]:
-    """Every key's value in a canonical spelling.
+    """Map every key to its value in a canonical spelling.
 
     >>> from submodel.config import parse
     >>> meaning(parse({"clients": {"per_round": 10}})) == meaning(Config())
@@ -67,13 +67,13 @@ def meaning(config: Config) -> dict[str, str]:
 
 
 def fingerprint(config: Config) -> str:
-    """A hash of the values that must stay the same over a run."""
+    """Hash the values that must stay the same over a run."""
     unchangeable = {key: value for key, value in meaning(config).items() if key not in CHANGEABLE}
     return hashlib.sha256(_spell(unchangeable).encode()).hexdigest()
 
 
 def differences(then: Config, now: Config) -> dict[str, tuple[str, str]]:
-    """The keys whose values differ, with both.
+    """Map every key whose values differ to both values, spelled out.
 
     >>> from submodel.config import parse
     >>> differences(Config(), parse({"seed": 3, "model": {"width": 16}}))
@@ -88,7 +88,7 @@ def differences(then: Config, now: Config) -> dict[str, tuple[str, str]]:
 
 
 def refusals(then: Config, now: Config, rounds_behind: int) -> list[str]:
-    """The reasons why a run begun as ``then`` cannot be resumed as ``now``; empty if it can.
+    """List why a run begun with ``then`` cannot be resumed with ``now``; empty if it can.
 
     >>> from submodel.config import parse
     >>> refusals(Config(), parse({"train": {"rounds": 300}}), 200)
@@ -106,45 +106,45 @@ def refusals(then: Config, now: Config, rounds_behind: int) -> list[str]:
             problems.append(f"{key}: {old} then, {new} now: {why}")
     if now.train.rounds < rounds_behind and "train.rounds" not in changes:
         problems.append(
-            f"train.rounds: {now.train.rounds}, but the run has {rounds_behind} already"
+            f"train.rounds: {now.train.rounds}, but the run already has {rounds_behind}"
         )
     return problems
 
 
 def _reason(key: str, then: Config, now: Config, rounds_behind: int) -> str:
-    """The reason why a key may not change so; empty if it may."""
+    """Return why this change of a key is refused; empty if it is allowed."""
     if key in _SCORE_KEYS:
-        return "the rounds so far were scored the other way"
+        return "earlier rounds were scored with the old value"
     if key in RATE_KEYS:
         same_rates = _rates(then, rounds_behind) == _rates(now, rounds_behind)
-        return "" if same_rates else "it changes the learning rates of rounds so far"
+        return "" if same_rates else "it changes the learning rates of earlier rounds"
     if key in PLACE_KEYS and key in paths_in(then) and key in paths_in(now):
-        return ""  # what is found there is compared
+        return ""  # the contents are compared
     if key not in CHANGEABLE:
         return "it shapes every round"
     if key == "train.rounds":
         if now.train.rounds < rounds_behind:
-            return f"the run has {rounds_behind} already"
+            return f"the run already has {rounds_behind}"
         if now.local.schedule == "cosine" and rounds_behind:
-            return "the learning rates of a cosine schedule follow from it, also those so far"
+            return "it determines all learning rates of a cosine schedule, also the earlier ones"
         if now.train.finish is not None and rounds_behind:
             return "train.finish counts its rounds from the end; extend it by 'submodel fit'"
         others = not SCHEDULES.is_ours(now.local.schedule)
         if others and _rates(then, rounds_behind) != _rates(now, rounds_behind):
-            return f"the learning rates of {now.local.schedule!r} follow from it, also those so far"
+            return f"it determines the learning rates of {now.local.schedule!r}, also earlier ones"
     if key == "engine.name" and "flower" in (then.engine.name, now.engine.name):
-        return "a run's data is either here or on devices"
+        return "the data of a run is either local or on devices"
     return ""
 
 
 def _rates(config: Config, rounds: int) -> list[float]:
-    """The learning rates of the first rounds, relative to ``local.lr``."""
+    """List the learning rates of the first rounds, relative to ``local.lr``."""
     schedule = SCHEDULES.find(config.local.schedule).make(config.local, config.train.rounds)
     return [schedule.factor(round_) for round_ in range(rounds)]
 
 
 def _spell(value: object) -> str:
-    """The same text for equal values; whole numbers and fractions differ."""
+    """Spell a value so that equal values have equal text; 1 and 1.0 differ."""
     return json.dumps(value, sort_keys=True, default=str)
 
 
@@ -153,7 +153,7 @@ def _show(spelling: str) -> str:
 
 
 def paths_in(config: Config) -> dict[str, Path]:
-    """The paths that a configuration has, by key; those in names such as ``csv:PATH`` too.
+    """Map keys to the paths in a configuration, including those in names such as ``csv:PATH``.
 
     >>> from submodel.config import parse
     >>> paths_in(parse({"data": {"name": "csv:a.csv", "test_path": "b.csv"}}))
@@ -170,9 +170,9 @@ def paths_in(config: Config) -> dict[str, Path]:
 
 
 def located(config: Config, begun_in: Path | None) -> Config:
-    """The configuration with relative paths from the folder that a run was begun in, if known.
+    """Resolve relative paths from the folder a run began in, if known.
 
-    Paths that are not there stay as they are.
+    A path that does not exist there is left unchanged.
     """
     if begun_in is None or begun_in == Path.cwd():
         return config
@@ -182,7 +182,7 @@ def located(config: Config, begun_in: Path | None) -> Config:
 
 
 def made_absolute(config: Config, then: Config) -> Config:
-    """The configuration with those paths absolute that it does not share with an earlier one."""
+    """Make those paths of a configuration absolute that differ from an earlier configuration."""
     before = paths_in(then)
     return _with_paths(
         config, lambda key, path: path if path == before.get(key) else path.absolute()
@@ -190,7 +190,7 @@ def made_absolute(config: Config, then: Config) -> Config:
 
 
 def _with_paths(config: Config, change: Callable[[str, Path], Path]) -> Config:
-    """The configuration with every path (``~`` expanded) replaced, if it is replaced at all."""
+    """Apply ``change`` to every path of a configuration, after expanding ``~``."""
     sections: dict[str, Section] = {}
     for section_name in Config.model_fields:
         section = getattr(config, section_name)
@@ -211,7 +211,7 @@ def _with_paths(config: Config, change: Callable[[str, Path], Path]) -> Config:
 
 
 def _prefix(section: Section, key: str, value: object) -> str | None:
-    """The prefix of the path in a value, as ``csv:``; None where the value holds no path."""
+    """Return the prefix of a path in a value, such as ``csv:``; None if it holds no path."""
     if not isinstance(value, str):
         return None
     if is_path_key(type(section), key):

@@ -1,4 +1,4 @@
-"""The task of a run, its loss and metrics; the settings that follow from the data."""
+"""The task of a run, its loss and metrics, and the settings that follow from the data."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import nn
 
 from submodel.algorithm.score import BATCH
 from submodel.config import Config
-from submodel.config.fit import metric_problems, simplify
+from submodel.config.checks import metric_problems, simplify
 from submodel.config.parts import settle_clients
 from submodel.core.errors import ConfigError
 from submodel.data import Dataset, Partition
@@ -26,11 +26,11 @@ _TRIED = 2  # examples
 
 
 def make_task(config: Config, data: Dataset, loss: Loss | None = None) -> TaskKind:
-    """The task of a configuration for some data; ``loss``: one that is given in Python."""
+    """Make the task of a configuration for a dataset; ``loss``: a loss given in Python."""
     section = config.task
     if loss is not None and section.loss is not None:
         raise ConfigError(
-            f"task.loss: {section.loss!r} is given, and a loss in Python; leave one out"
+            f"task.loss: {section.loss!r} conflicts with the loss given in Python; remove one"
         )
     if loss is None and section.loss is not None:
         loss = LOSSES.find(section.loss).make(section)
@@ -47,10 +47,10 @@ def make_task(config: Config, data: Dataset, loss: Loss | None = None) -> TaskKi
 
 
 def fit_metrics(config: Config, task: TaskKind, module: nn.Module, data: Dataset) -> TaskKind:
-    """The task with the metrics that the model's outputs on its data allow.
+    """Keep the metrics of a task that the model's outputs on the data allow.
 
-    Of the task's own metrics others are left out, with a warning; raises `ConfigError` for those
-    that the configuration asks for.
+    Default metrics of the task that fail are dropped with a warning; a failing metric that the
+    configuration requests raises `ConfigError`.
     """
     asked = config.task.metrics or ()
     count = _TRIED if all(map(METRICS.is_ours, asked)) else BATCH
@@ -59,19 +59,19 @@ def fit_metrics(config: Config, task: TaskKind, module: nn.Module, data: Dataset
         raise ConfigError([f"task.metrics: {name!r}: {why}" for name, why in problems.items()])
     if problems:
         reasons = [f"{name} ({why})" for name, why in problems.items()]
-        _log.warning("metrics that are left out: %s", "; ".join(reasons))
+        _log.warning("metrics left out: %s", "; ".join(reasons))
     return keep_metrics(task, task.metrics.keys() - problems.keys())
 
 
 def keep_metrics(task: TaskKind, names: Collection[str]) -> TaskKind:
-    """The task with only these metrics; the loss replaces a headline that is left out."""
+    """Restrict a task to the named metrics; the loss replaces a dropped headline metric."""
     metrics = {name: metric for name, metric in task.metrics.items() if name in names}
     headline = task.headline if task.headline in metrics else LOSS
     return replace(task, metrics=metrics, headline=headline)
 
 
 def apply_task(task: TaskKind, data: Dataset) -> Dataset:
-    """The data with the targets that the task trains and scores on."""
+    """Replace the targets of the data by those that the task trains and scores on."""
     train, test = task.examples(data.train), task.examples(data.test)
     classes = data.classes
     if train.y is not data.train.y:
@@ -82,13 +82,13 @@ def apply_task(task: TaskKind, data: Dataset) -> Dataset:
 
 
 def settle(config: Config, data: Dataset, is_plain: bool, split: bool = True) -> Config:
-    """The configuration with the settings that follow from the data filled in.
+    """Fill in the settings of a configuration that follow from the data.
 
     Args:
-        config: as it was given.
+        config: the configuration as given.
         data: the examples.
-        is_plain: whether targets are class labels, and the loss their cross-entropy.
-        split: whether the data is shared out, and not given as lists of examples.
+        is_plain: whether targets are class labels and the loss is their cross-entropy.
+        split: whether the data is partitioned here, instead of given as lists of examples.
     """
     if config.local.absent_labels == "auto":
         absent: AbsentLabels = "leave_out" if is_plain else "keep"
@@ -98,7 +98,7 @@ def settle(config: Config, data: Dataset, is_plain: bool, split: bool = True) ->
 
 
 def default_lines(given: Config, settled: Config, partition: Partition) -> list[str]:
-    """The defaults that `settle` made others than usual, as ``key = value``: the data is small."""
+    """List the defaults that `settle` changed because the data is small, as ``key = value``."""
     lines = []
     if not isinstance(partition, Natural):
         lines = [

@@ -10,7 +10,7 @@ from torch import nn
 from submodel.algorithm.builtin_rules import PROJECTIONS, RULES, STEPS
 from submodel.algorithm.types import Clients, Setup
 from submodel.config import AxesSection, Config, parse
-from submodel.config.findings import BuiltIn, find_once
+from submodel.config.model_facts import BuiltIn, find_once
 from submodel.core.errors import ConfigError, refuse
 from submodel.core.options import FreeOptions, Section
 from submodel.core.randomness import key, seeded
@@ -40,38 +40,38 @@ from submodel.tasks.schedule import StepRates, WarmUp
 from submodel.tasks.task import TaskKind
 from submodel.tasks.training import LocalWork
 
-_FEWEST_CLIENTS, _EXAMPLES_EACH = 2, 8  # where the data is too small for the default number
+_FEWEST_CLIENTS, _EXAMPLES_EACH = 2, 8  # if the data is too small for the default number
 AXIS_CHANGES = ("freeze", "tie", "whole", "cut")
-"""Keys of the section ``axes`` that change what is traced."""
+"""Keys of the section ``axes`` that change the traced axes."""
 
 
 def load_data(config: Config) -> Dataset:
-    """The configured dataset; of a source that gives more than is asked for, a part."""
+    """Load the configured dataset, limited to the configured numbers of examples."""
     choice = config.data
     data = SOURCES.find(choice.name).make(choice, source_context(config))
     return limit(data, choice.examples, choice.test_examples)
 
 
 def source_context(config: Config) -> SourceContext:
-    """The request to the source of data."""
+    """Make the context of the configured data source."""
     argument = SOURCES.argument(config.data.name)
     return SourceContext(argument, config.data.examples, config.data.test_examples)
 
 
 def split_data(config: Config, data: Dataset) -> Partition:
-    """Partition the training examples; raises `ConfigError` where a client would have none."""
+    """Partition the training examples; raise `ConfigError` if a client would have none."""
     context = partition_context(config, data)
     return PARTITIONS.find(config.data.partition).make(config.data, context)
 
 
 def settle_clients(config: Config, data: Dataset) -> Config:
-    """The configuration with as many clients as the data names, or as its size allows.
+    """Set the number of clients to the owners that the data names, or as many as its size allows.
 
-    A number of clients that it has stays.
+    A configured number is kept.
     """
     config = settle_natural(config, None if data.owners is None else len(data.owners))
     if config.clients.count is not None or config.engine.name == "flower":
-        return config  # devices bring data of their own
+        return config  # devices have their own data
     most = max(_FEWEST_CLIENTS, min(config.clients.client_count, len(data.train) // _EXAMPLES_EACH))
     for count in (None, *range(most, _FEWEST_CLIENTS - 1, -1)):
         fitting = config if count is None else _with_count(config, count)
@@ -79,16 +79,16 @@ def settle_clients(config: Config, data: Dataset) -> Config:
             split_data(fitting, data)
         except ConfigError as error:
             if not all(problem.startswith("clients.count:") for problem in error.problems):
-                return config  # no number of clients would help
+                return config  # another number of clients would not help
         else:
             return fitting
     return fitting
 
 
 def settle_natural(config: Config, owners: int | None) -> Config:
-    """The configuration with as many clients as the data names, if it is shared out by them.
+    """Set the number of clients to the owners that the data names, if it is partitioned by owner.
 
-    A number of clients that it has stays; ``owners`` is None where the data names none.
+    A configured number is kept; ``owners`` is None if the data names no owners.
     """
     partition = config.data.partition
     natural = partition == "natural" or (partition == "auto" and config.data.asks_for_natural)
@@ -98,7 +98,7 @@ def settle_natural(config: Config, owners: int | None) -> Config:
 
 
 def _with_count(config: Config, count: int) -> Config:
-    """The configuration with a number of clients, and no more than these in a round."""
+    """Set the number of clients, and limit the clients per round to it."""
     clients = config.clients.model_dump(exclude_unset=True)
     if config.clients.per_round == type(config.clients).model_fields["per_round"].default:
         clients["per_round"] = min(config.clients.sample_size, count)
@@ -107,7 +107,7 @@ def _with_count(config: Config, count: int) -> Config:
 
 
 def keep_clients(config: Config, setup: Setup) -> Config:
-    """The configuration that is saved: with the number of clients where its data is small."""
+    """Return the configuration to save: it records a number of clients reduced for small data."""
     population = setup.population
     is_natural = isinstance(getattr(setup.clients, "partition", None), Natural)
     if config.clients.count is not None or is_natural:
@@ -118,7 +118,7 @@ def keep_clients(config: Config, setup: Setup) -> Config:
 
 
 def partition_context(config: Config, data: Dataset) -> PartitionContext:
-    """The targets that are partitioned, and among how many clients."""
+    """Make the context of a partition: the targets and the number of clients."""
     clients, seed, y = config.clients.client_count, config.seed, data.train.y
     if data.classes is not None:
         return PartitionContext(y.numpy(), len(y), clients, seed, owners=data.owners)
@@ -127,12 +127,11 @@ def partition_context(config: Config, data: Dataset) -> PartitionContext:
 
 
 def describe_targets(data: Dataset) -> str:
-    """The type and shape of targets that are not labels."""
+    """Describe the type and shape of targets that are not labels."""
     return f"{data.train.y.dtype} of shape {tuple(data.train.y.shape)}".removeprefix("torch.")
 
 
 def _make_augmentations(config: Config, data: Dataset) -> Augmentations:
-    """The augmentations of training batches."""
     names: Sequence[str] = config.data.augment
     if not names:
         return Augmentations()
@@ -150,13 +149,13 @@ def _make_augmentations(config: Config, data: Dataset) -> Augmentations:
 
 
 def make_module(config: Config, context: ModelContext) -> nn.Module:
-    """The configured model for such data, initialised from the seed alone."""
+    """Make the configured model, initialised from the seed alone."""
     with seeded(key(config.seed, "initialise") % 2**63):
         return MODELS.find(config.model.name).make(config.model, context)
 
 
 def as_low_rank(config: Config, module: nn.Module) -> nn.Module:
-    """The model with factorised layers or with adapters, where the configuration says so."""
+    """Factorise the layers of the model or add adapters, if configured."""
     choice = config.model
     if choice.factorised:
         return factorised(module, choice.rank_share)
@@ -173,18 +172,18 @@ def as_low_rank(config: Config, module: nn.Module) -> nn.Module:
 
 
 def take_share(config: Config, module: nn.Module, example: Inputs) -> nn.Module:
-    """The first units of every axis, ``model.share`` of them, as the model that is trained.
+    """Cut the model to the first units of every axis, a fraction ``model.share`` of them.
 
-    It has the shape that ``static`` gives such a capacity. Its layers draw their first weights
-    anew, as a model of that size would, where they know how (``reset_parameters``) and no weights
-    to begin with are given; others keep their part of the large model's.
+    The result has the shape that ``static`` gives this capacity. Layers with a method
+    ``reset_parameters`` are initialised again, as in a model of that size, unless initial weights
+    are given; other layers keep their part of the large model's weights.
     """
     share = config.model.share
     if share == 1:
         return module
     axes = _trace(config, module, example, (share,))
     if not axes.cut_by_capacity:
-        raise ConfigError(f"model.share: {share:g} of this model is all of it: it has no axes")
+        raise ConfigError(f"model.share: {share:g} cuts nothing: this model has no axes")
     cut = draw_units(Static(), axes, share, Draw(config.seed, 0, 0), least=config.axes.least)
     small = build_module(module, cut)
     load(small, gather(cut, tensors_of(module)))
@@ -203,7 +202,7 @@ def find_axes(
     own_axes: Axes | Mapping[str, tuple[Dimension, ...]] | None,
     built_in: BuiltIn | None,
 ) -> Axes:
-    """The axes as given, or traced where anything is cut along them; a built-in model's once."""
+    """Return the given axes, or trace them if the run cuts along axes; cached if built in."""
     if isinstance(own_axes, Axes):
         check_axes(module, own_axes)
         return own_axes
@@ -224,39 +223,39 @@ def find_axes(
     except ConfigError as error:
         if not by_label or not any(p.startswith("classes:") for p in error.problems):
             raise
-        hint = "local.absent_labels: cutting the classifier's rows is not possible here; use 'keep'"
+        hint = "local.absent_labels: the classifier's rows cannot be cut here; use 'keep'"
         raise ConfigError([*error.problems, hint]) from None
 
 
 def _trace(
     config: Config, module: nn.Module, example: Inputs, capacities: Sequence[float], **more: Any
 ) -> Axes:
-    """The traced axes, changed as the configuration says."""
+    """Trace the axes, with the changes of the configuration."""
     changes = {change: getattr(config.axes, change) for change in AXIS_CHANGES}
     return trace(module, example, capacities=capacities, **changes, **more)
 
 
 def only_cut_ranks(config: Config, module: nn.Module, axes: Axes) -> Axes:
-    """The axes that capacities cut: ranks alone where the model is factorised or has adapters."""
+    """Restrict the cuttable axes to ranks if the model is factorised or has adapters."""
     has_ranks = config.model.factorised or bool(adapters_of(module))
     return only_ranks(module, axes) if has_ranks else axes
 
 
 def capacity_shares(config: Config) -> set[float]:
-    """The capacities, and the widths that steps may take."""
+    """Return the capacities and the widths of single steps."""
     return {*config.clients.capacities, *(getattr(config.scheme, "widths", None) or ())}
 
 
 def selection_sizes(config: Config, module: nn.Module, axes: Axes) -> dict[str, int]:
-    """The axes that the scheme selects from."""
+    """Return the sizes of the axes that the scheme selects from."""
     if config.scheme.granularity == "coordinate":
         return {COORDINATES: sum(p.numel() for p in module.parameters())}
     sizes = axes.cut_by_capacity
     if not sizes and min(capacity_shares(config)) < 1:
         raise ConfigError(
             [
-                "scheme.granularity: 'unit' needs axes to cut, and this model has none; "
-                "'submodel inspect' says why; or use 'coordinate'",
+                "scheme.granularity: 'unit' needs axes to cut, but this model has none; "
+                "'submodel inspect' explains why; or use 'coordinate'",
                 *to_change(axes.frozen, axes.kept_whole, axes.lines),
             ]
         )
@@ -266,7 +265,7 @@ def selection_sizes(config: Config, module: nn.Module, axes: Axes) -> dict[str, 
 def make_scheme(
     config: Config, module: nn.Module, axes: Axes, has_labels: bool, own_axes: bool = False
 ) -> Scheme:
-    """The scheme of a configuration, for these axes, if it is defined for the run."""
+    """Make the scheme of a configuration for these axes; raise if it does not suit the run."""
     sizes = selection_sizes(config, module, axes)
     context = SchemeContext(sizes, config.clients.capacities)
     scheme = SCHEMES.find(config.scheme.name).make(config.scheme, context)
@@ -289,7 +288,7 @@ def make_scheme(
 
 
 def make_population(config: Config) -> Population:
-    """The clients that a configuration registers."""
+    """Make the population of clients of a configuration."""
     clients = config.clients
     return Population(
         count=clients.client_count,
@@ -312,7 +311,7 @@ def assemble_setup(
     clients: Clients,
     task: TaskKind,
 ) -> Setup:
-    """The setup of these parts, everything else as configured."""
+    """Assemble a setup from these parts, with everything else as configured."""
     local = config.local
     schedule = SCHEDULES.find(local.schedule).make(local, config.train.rounds)
     optimiser = OPTIMISERS.find(local.optimiser).make(local)

@@ -1,10 +1,10 @@
-"""All problems of a configuration before anything runs, each as a sentence.
+"""Problems of a configuration that are found before a run starts, each as a sentence.
 
-What one section alone can tell is refused when the configuration is read; here is what does not go
-together, or not with the model and the data. Components are asked before any of them is made: those
-that need to know neither model nor data, and the partition, which needs the data. A model and an
-engine are asked when they are made, trackers when a run begins, and a scheme itself says it of the
-axes (`submodel.config.parts`).
+Reading a configuration refuses mistakes within one section. This module finds settings that
+conflict with each other, with the model or with the data. Components are checked before any of them
+is made: those that depend neither on model nor on data, and the partition, which depends on the
+data. Models and engines are checked when they are made, trackers when a run begins, and schemes
+check the axes themselves (`submodel.config.parts`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from submodel.algorithm.merge import LARGEST_WEIGHT_SUM, HasSums
 from submodel.algorithm.server import Plain
 from submodel.algorithm.types import Setup
 from submodel.config import Config
-from submodel.config.fit import cross_entropy_options
+from submodel.config.checks import cross_entropy_options
 from submodel.config.parts import (
     AXIS_CHANGES,
     describe_targets,
@@ -36,22 +36,22 @@ from submodel.schemes.scheme import defines
 from submodel.tasks.builtin_tasks import LOSSES, OPTIMISERS, SCHEDULES, TASKS
 from submodel.tasks.loss import Loss
 
-Question = tuple[Registry[Any], str, Section, object]
-"""A kind, the name of one of it, the section that names it, and what it would be made with."""
+Choice = tuple[Registry[Any], str, Section, object]
+"""A registry, the name of an entry, the section that names it, and the context to make it with."""
 
 
 def as_own(config: Config, model: bool = True, data: bool = True) -> Config:
-    """The configuration with "own" in the place of model and data that are given in Python.
+    """Set the names of model and data that are given in Python to "own".
 
-    Raises `ConfigError` where it names or describes others, which would be ignored.
+    Raises `ConfigError` if the configuration names or describes others, which would be ignored.
 
     >>> from submodel.config import parse
     >>> as_own(parse({"model": {"factorised": True}})).model.name
     'own'
     >>> as_own(parse({"model": {"name": "mlp", "width": 8}}))
     Traceback (most recent call last):
-    submodel.core.errors.ConfigError: model.name: 'mlp' is given, and a model in Python; leave ...
-    model.width: goes with the models of a configuration, not with one that is given in Python
+    submodel.core.errors.ConfigError: model.name: 'mlp' conflicts with a model given in Python; ...
+    model.width: goes with the models of a configuration, not with one given in Python
     """
     kinds = {"model": "models"} if model else {}
     kinds |= {"data": "data sources"} if data else {}
@@ -62,12 +62,12 @@ def as_own(config: Config, model: bool = True, data: bool = True) -> Config:
         what = name if name == "data" else f"a {name}"
         for key in [key for key in type(section).model_fields if key in section.model_fields_set]:
             if key == "name" and section.name != "own":
-                given = f"{section.name!r} is given, and {what} in Python; leave one out"
+                given = f"{section.name!r} conflicts with {what} given in Python; remove one"
                 problems.append(f"{name}.name: {given}")
             elif key not in after:
                 problems.append(
-                    f"{name}.{key}: goes with the {kind} of a configuration, not with one that is "
-                    "given in Python"
+                    f"{name}.{key}: goes with the {kind} of a configuration, not with one given in "
+                    "Python"
                 )
     refuse(problems)
     sections = {name: getattr(config, name).with_values(name="own") for name in kinds}
@@ -75,38 +75,39 @@ def as_own(config: Config, model: bool = True, data: bool = True) -> Config:
 
 
 def own_problems(config: Config, own_model: bool, own_data: bool) -> list[str]:
-    """What is called "own" without being given."""
+    """List the sections named "own" for which nothing is given in Python."""
     return [
-        f"{section}.name: 'own' stands for what submodel.train(model, data) is given in Python"
+        f"{section}.name: 'own' refers to an argument of submodel.train(model, data) in Python"
         for section, is_given in (("model", own_model), ("data", own_data))
         if not is_given and getattr(config, section).name == "own"
     ]
 
 
 def component_problems(config: Config, own_data: bool, own_loss: bool) -> list[str]:
-    """What components say of a run of which only the configuration is known, all at once.
+    """List the problems of all components that depend on the configuration alone.
 
-    Of data and a loss that are given in Python no component is made.
+    Data and a loss that are given in Python need no component.
     """
     problems = []
-    for question in _questions(config, own_data, own_loss):
-        problems += _ask(*question)
+    for choice in _choices(config, own_data, own_loss):
+        problems += _problems_of(*choice)
     for name in config.train.trackers:
         try:
-            TRACKERS.find(name)  # its code loads, before anything is written
+            TRACKERS.find(name)  # load its code before anything is written
         except ConfigError as error:
             problems += error.problems
     return problems
 
 
 def partition_problems(config: Config, data: Dataset) -> list[str]:
-    """What the partition says of the data; nothing where devices bring data of their own."""
+    """List the problems of the partition with the data; none if devices have their own data."""
     if config.engine.name == "flower":
         return []
-    return _ask(PARTITIONS, config.data.partition, config.data, partition_context(config, data))
+    context = partition_context(config, data)
+    return _problems_of(PARTITIONS, config.data.partition, config.data, context)
 
 
-def _questions(config: Config, own_data: bool, own_loss: bool) -> Iterator[Question]:
+def _choices(config: Config, own_data: bool, own_loss: bool) -> Iterator[Choice]:
     if not own_data:
         yield SOURCES, config.data.name, config.data, source_context(config)
     yield TASKS, config.task.name, config.task, None
@@ -119,10 +120,12 @@ def _questions(config: Config, own_data: bool, own_loss: bool) -> Iterator[Quest
     yield STEPS, config.server.name, config.server, None
 
 
-def _ask(kind: Registry[Any], name: str, section: Section, context: object) -> list[str]:
-    """What one component says, or why it cannot be asked."""
+def _problems_of(
+    registry: Registry[Any], name: str, section: Section, context: object
+) -> list[str]:
+    """List the problems of one component, or why it cannot be loaded."""
     try:
-        return kind.find(name).problems(section, context)
+        return registry.find(name).problems(section, context)
     except ConfigError as error:
         return list(error.problems)
 
@@ -130,43 +133,41 @@ def _ask(kind: Registry[Any], name: str, section: Section, context: object) -> l
 def setting_problems(
     config: Config, own_model: bool, own_axes: bool, own_partition: bool
 ) -> list[str]:
-    """What the configuration alone says against the run, and beside things given in Python."""
+    """List settings that conflict with each other or with objects given in Python."""
     problems = [*device_problems(config.engine.device), *_unused_problems(config)]
     if own_model and config.model.weights is not None:
-        problems.append("model.weights: a model that is given in Python has its own; leave it out")
+        problems.append("model.weights: a model given in Python has its own weights; leave it out")
     problems += _rank_problems(config, own_axes)
     if own_partition and config.data.held_out is not None:
         problems.append(
-            "data.held_out: who has which examples is given in Python, by their places among all: "
-            "leave the examples out there"
+            "data.held_out: the partition is given in Python, by positions among all examples; "
+            "hold examples out there"
         )
     return problems
 
 
 def _unused_problems(config: Config) -> list[str]:
-    """What is set and would mean nothing, as something else is not."""
+    """List settings without effect or meaning beside the others."""
     problems = []
     if config.train.evaluate_train_examples is not None and not config.train.evaluate_train:
         problems.append("train.evaluate_train_examples: goes with train.evaluate_train = true")
     if config.data.held_out is not None and config.engine.name == "flower":
         problems.append(
-            "data.held_out: devices train on all that they have; the server has nothing to hold out"
+            "data.held_out: devices train on all their data; the server has nothing to hold out"
         )
     if config.engine.name == "flower":
         if config.model.share != 1:
             problems.append("model.share: devices get the whole model; serve a smaller one")
         if config.clients.least is not None:
-            problems.append("clients.least: devices say themselves what they can hold")
+            problems.append("clients.least: devices declare their own capacities")
     if config.clients.least is not None and config.train.output_step is not None:
-        problems.append(
-            "train.output_step: is one of all clients, and clients.least leaves some out"
-        )
+        problems.append("train.output_step: needs all clients, but clients.least leaves some out")
     if config.local.drop_last and not config.local.batch_size:
-        problems.append("local.drop_last: goes with batches; local.batch_size = 0 makes one of all")
+        problems.append("local.drop_last: needs batches, but local.batch_size = 0 makes only one")
     if config.local.optimiser_state == "kept":
         reasons = {
-            "flower": "devices begin every round afresh: what one kept would not go back with the "
-            "run when it is resumed",
+            "flower": "devices begin every round afresh: state kept on a device would not be "
+            "restored when the run is resumed",
             "torchrun": "a client may train in another process next time; use engine.name = "
             "'local'",
         }
@@ -177,7 +178,7 @@ def _unused_problems(config: Config) -> list[str]:
             problems.append("engine.kernels: 'native' computes with one thread: engine.threads = 1")
         if getattr(config.engine, "batching", None) == "never":
             problems.append(
-                "engine.kernels: 'native' computes stacks, and engine.batching is never"
+                "engine.kernels: 'native' computes stacks, but engine.batching is never"
             )
     if config.train.evaluate_clients != "no":
         if config.engine.name == "flower":
@@ -185,13 +186,13 @@ def _unused_problems(config: Config) -> list[str]:
         if config.train.statistics == "test_batch":
             problems.append(
                 "train.evaluate_clients: the statistics of a batch would be those of one label or "
-                "client; use train.statistics = 'clients'"
+                "one client; use train.statistics = 'clients'"
             )
     return problems
 
 
 def _rank_problems(config: Config, own_axes: bool) -> list[str]:
-    """What contradicts a capacity that is rank, and rank alone; empty where it is not."""
+    """List settings that conflict with a capacity that is rank alone; empty if it is not."""
     if not config.model.factorised and config.model.adapters is None:
         return []
     key = "model.factorised" if config.model.factorised else "model.adapters"
@@ -202,57 +203,57 @@ def _rank_problems(config: Config, own_axes: bool) -> list[str]:
             "rank; use 'unit'"
         )
     if config.axes.cut:
-        problems.append(f"axes.cut: with {key} nothing but ranks is cut")
+        problems.append(f"axes.cut: with {key} only ranks are cut")
     if own_axes:
-        problems.append(f"{key}: has tensors of its own and traces them; leave out axes=")
+        problems.append(f"{key}: adds tensors and traces the axes itself; leave out axes=")
     return problems
 
 
 def round_problems(config: Config) -> list[str]:
-    """More clients than one round can merge exactly: sums of more terms would be rounded.
+    """List settings with more clients than one round can merge without rounding the sums.
 
-    The configuration has the number of clients that the data names, if it does.
+    The number of clients in the configuration is already settled.
     """
     clients, most = config.clients, int(LARGEST_WEIGHT_SUM)
     problems = []
     if clients.sample_size > most:
         problems.append(
             f"clients.per_round: {clients.sample_size:,} clients are more than a round can merge, "
-            f"{most:,}; sample fewer in more rounds"
+            f"{most:,}; sample fewer clients in more rounds"
         )
     if config.train.output_step is not None and clients.client_count > most:
         problems.append(
-            f"train.output_step: is one of all {clients.client_count:,} clients at once, and a "
+            f"train.output_step: merges all {clients.client_count:,} clients at once, but a "
             f"round can merge {most:,}; leave it out"
         )
     return problems
 
 
 def target_problems(config: Config, data: Dataset, loss: Loss) -> list[str]:
-    """What is set for class labels, where targets or loss are of another kind."""
+    """List settings for class labels that do not suit the targets or the loss."""
     absent, options = config.local.absent_labels, cross_entropy_options(loss, data)
     if absent == "keep" or (data.classes is not None and not options):
         return []
-    needs = f"class labels, and the targets are {describe_targets(data)}"
+    needs = f"class labels, but the targets are {describe_targets(data)}"
     if data.classes is not None:
-        needs = f"the plain cross-entropy, and the loss has or is {', '.join(options)}"
+        needs = f"the plain cross-entropy, but the loss has or is {', '.join(options)}"
     return [f"local.absent_labels: {absent!r} needs {needs}; use 'keep'"]
 
 
 def axes_problems(config: Config, own_axes: bool) -> list[str]:
-    """What is said of axes where nothing is cut along them, or where others are given."""
+    """List settings of axes that have no effect, or that conflict with given axes."""
     single = config.scheme.granularity == "coordinate"
     problems = []
     if config.axes.least and single:
         problems.append(
-            "axes.least: says how many units of an axis a client holds; scheme.granularity = "
+            "axes.least: limits the units of an axis that a client holds; scheme.granularity = "
             "'coordinate' cuts single weights instead"
         )
     for change in AXIS_CHANGES:
         if not getattr(config.axes, change):
             continue
         if own_axes:
-            problems.append(f"axes.{change}: changes the traced axes, and axes= gives others")
+            problems.append(f"axes.{change}: changes the traced axes, but axes= gives others")
         elif single and config.local.absent_labels == "keep":
             problems.append(
                 f"axes.{change}: nothing is cut along axes with scheme.granularity = 'coordinate' "
@@ -262,16 +263,16 @@ def axes_problems(config: Config, own_axes: bool) -> list[str]:
 
 
 def least_problems(config: Config, axes: Axes) -> list[str]:
-    """What is said of axes that are not there, or that no capacity cuts."""
+    """List the axes in ``axes.least`` that do not exist or that no capacity cuts."""
     return [
-        f"axes.least: {axis!r} is not an axis that capacities cut; those are "
+        f"axes.least: {axis!r} is not an axis that capacities cut; these are "
         f"{', '.join(axes.cut_by_capacity) or 'none'}"
         for axis in config.axes.least.keys() - axes.cut_by_capacity.keys()
     ]
 
 
 def product_problems(setup: Setup) -> list[str]:
-    """Why products of low-rank layers cannot be merged here; empty if they can, or are not."""
+    """List why the rule for products of low-rank layers cannot be used; empty if it can."""
     if not isinstance(setup.rule, HasSums):
         return []
     cut_axes = {*setup.axes.cut_by_capacity, CLASSES}
@@ -283,40 +284,40 @@ def product_problems(setup: Setup) -> list[str]:
         (setup.granularity == "unit", "scheme.granularity = 'unit', which leaves ranks whole"),
         (
             setup.server == Plain(),
-            "server.name = 'plain' with lr = 1: factors that are made anew have no direction",
+            "server.name = 'plain' with lr = 1: recomputed factors have no direction",
         ),
         (
             not setup.keeps_slots,
-            "local.optimiser_state = 'fresh': momenta of factors that are made anew mean nothing",
+            "local.optimiser_state = 'fresh': momenta of recomputed factors have no meaning",
         ),
         (not defines(setup.scheme, "cells"), "one server: a scheme with cells has several"),
         (
             not cut_names,
-            f"layers of which ranks alone are cut, and of {', '.join(cut_names[:3])} more is; "
-            "if it is the classes, local.absent_labels = 'keep' leaves them whole",
+            f"layers in which only ranks are cut; other axes of {', '.join(cut_names[:3])} are "
+            "cut, too; if these are classes, local.absent_labels = 'keep' leaves them whole",
         ),
     ]
     return [f"merge.rule: merging products needs {need}" for holds, need in needs if not holds]
 
 
 def finish_problems(config: Config, setup: Setup) -> list[str]:
-    """Why the last rounds cannot train nested sub-models here; empty if they can, or do not."""
+    """List why the last rounds cannot train nested sub-models; empty if they can or need not."""
     if config.train.finish is None:
         return []
     needs = [
-        (bool(setup.axes.cut_by_capacity), "a model with axes: this one has none to cut"),
+        (bool(setup.axes.cut_by_capacity), "a model with axes to cut: this one has none"),
         (
             not defines(setup.scheme, "cells", "adapt"),
-            "a scheme whose model is one and keeps its weights: not "
+            "a scheme with one model that keeps its weights, not "
             f"scheme.name = {config.scheme.name!r}",
         ),
         (
             config.train.output_step is None,
-            "no train.output_step: that has one cut per client, and steps draw a width each",
+            "no train.output_step: that uses one cut per client, while every step draws a width",
         ),
         (
             config.engine.name != "flower",
-            "the clients here: devices know no ranking of units; not engine.name = 'flower'",
+            "simulated clients: devices have no ranking of units; not engine.name = 'flower'",
         ),
         (
             not isinstance(setup.rule, HasSums),

@@ -1,4 +1,4 @@
-"""Reading configurations within bounds; all mistakes are reported at once, by key."""
+"""Reading of configurations, within bounds; all mistakes are reported at once, by key."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from submodel.core.options import Section, compose
 MOST_BYTES = 2**18  # of a configuration; tomllib reads about a megabyte per second
 MOST_MISTAKES = 50
 """The number of mistakes that one error reports."""
-_DEEPEST = 50  # tables and lists within each other
+_DEEPEST = 50  # nesting of tables and lists
 _MOST_VALUES = 20_000
 _LONGEST_NAME = 100  # parts joined by dots; tomllib takes time quadratic in their number
-_MOST_BITS = 1024  # of a whole number; Python does not even print what is much longer
+_MOST_BITS = 1024  # of an integer; Python refuses to print much longer ones
 _LONGEST_TEXT = 200
 # A string of any of TOML's four kinds, closed or not; a comment; one character.
 TOKEN = re.compile(
@@ -46,20 +46,20 @@ _REASONS = {
     "list_type": "is not a list",
     "string_too_long": "is longer than {max_length} characters",
     "too_short": "has too few entries: at least {min_length}",
-    "string_pattern_mismatch": "holds characters other than letters, digits, '.', '_' and '-'",
+    "string_pattern_mismatch": "contains characters other than letters, digits, '.', '_' and '-'",
     "model_type": "is not a table of keys",
 }
-_FORMER = ("options",)  # of components of ours, which have keys instead
+_FORMER = ("options",)  # former key of built-in components, which have their own keys instead
 
 
 def read(path: str | Path | None, settings: Sequence[str] = (), of_run: bool = False) -> Config:
-    """The configuration of a file with settings put in.
+    """Read the configuration of a file, with settings applied.
 
     Args:
-        path: of the file; None: all defaults.
-        settings: as on the command line, ``KEY=VALUE``.
-        of_run: the file is a run's, perhaps of an earlier version, which wrote all keys of all
-            components; those that mean nothing, also with another component set, are left out.
+        path: path of the file; None: all defaults.
+        settings: settings as on the command line, ``KEY=VALUE``.
+        of_run: whether the file belongs to a run, perhaps of an earlier version, which wrote all
+            keys of all components; keys of components that are not chosen are then ignored.
     """
     where = "" if path is None else f"{path}: "
     try:
@@ -74,7 +74,7 @@ def read(path: str | Path | None, settings: Sequence[str] = (), of_run: bool = F
 
 
 def parse(values: Mapping[str, Any]) -> Config:
-    """A checked configuration from nested plain values; reports every mistake at once.
+    """Check nested plain values and make a configuration; report every mistake at once.
 
     >>> parse({"clients": {"capacities": [1, 1.5]}, "local": {"lr": "fast"}})
     Traceback (most recent call last):
@@ -96,7 +96,7 @@ scheme.name = rolling
 
 
 def override(values: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
-    """Nested values with ``key.path=value`` settings put in.
+    """Apply ``key.path=value`` settings to nested values.
 
     >>> override({"seed": 1}, ["scheme.name=random", "clients.capacities=[1, 0.5]"])
     {'seed': 1, 'scheme': {'name': 'random'}, 'clients': {'capacities': [1, 0.5]}}
@@ -117,10 +117,10 @@ def override(values: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
 
 
 def _setting(text: str) -> tuple[list[str], Any]:
-    """Read one ``key.path=value``; the value is TOML, or a plain word."""
+    """Read one ``key.path=value``; the value is TOML or a plain word."""
     path, sign, value = text.partition("=")
     if not sign or not path.strip():
-        raise ConfigError(f"--set {shorten(text)}: want key.path=value")
+        raise ConfigError(f"--set {shorten(text)}: not of the form key.path=value")
     try:
         table = read_toml(f"x = {value}")
     except ConfigError:
@@ -129,7 +129,7 @@ def _setting(text: str) -> tuple[list[str], Any]:
 
 
 def without_unused(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values without keys of components that are not chosen, which earlier versions wrote.
+    """Remove the keys of components that are not chosen, which earlier versions wrote.
 
     >>> without_unused({"scheme": {"name": "full", "windows": 3}, "seed": 1})
     {'scheme': {'name': 'full'}, 'seed': 1}
@@ -153,7 +153,7 @@ def without_unused(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def section_class(name: str) -> type[Section] | None:
-    """The class of a section by its name; None where there is none."""
+    """Return the class of a section by its name; None if there is none."""
     field = Config.model_fields.get(name)
     if field is None:
         return None
@@ -162,7 +162,7 @@ def section_class(name: str) -> type[Section] | None:
 
 
 def _sentence(error: Mapping[str, Any], values: Mapping[str, Any]) -> str:
-    """A mistake that pydantic found, as ``key.path: what was given, what is allowed``."""
+    """Format a mistake that pydantic found: key path, given value, allowed values."""
     path = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in error["loc"]).lstrip(".")
     path, text = shorten(path), show_value(error["input"])
     kind, context = error["type"], error.get("ctx", {})
@@ -171,7 +171,7 @@ def _sentence(error: Mapping[str, Any], values: Mapping[str, Any]) -> str:
     whose = _whose(error["loc"], values)
     if kind == "missing":
         return f"{path}: is missing{whose}"
-    if kind == "value_error":  # from a validator of a section: begins with the key it is about
+    if kind == "value_error":  # from a validator of a section: begins with its key
         return f"{path}.{context['error']}".lstrip(".")
     if path.startswith("clients.capacities") and kind in ("greater_than", "less_than_equal"):
         return f"{path}: {shorten(str(error['input']))} is not in (0, 1]"
@@ -180,7 +180,7 @@ def _sentence(error: Mapping[str, Any], values: Mapping[str, Any]) -> str:
 
 
 def _no_such_key(where: Sequence[str | int], values: Mapping[str, Any]) -> str:
-    """Why there is no such key here, and which was probably meant."""
+    """Explain an unknown key, and suggest the intended one."""
     *outer, key = map(str, where)
     if not outer:
         return _nearest(key, list(Config.model_fields))
@@ -199,12 +199,13 @@ def _no_such_key(where: Sequence[str | int], values: Mapping[str, Any]) -> str:
     if key == "options":
         names = [name for name in chosen.values() if name is not None]
         take = "takes" if len(names) == 1 else "take"
-        return f"{' and '.join(map(repr, names))} {take} keys, not options, which are for own code"
+        names_text = " and ".join(map(repr, names))
+        return f"{names_text} {take} keys of this section; options are for your own components"
     return _nearest(key, list(section.model_fields), list(_foreign(section, chosen).values()))
 
 
 def _nearest(key: str, keys: Sequence[str], components: Sequence[str] = ()) -> str:
-    """The nearest key of the section, or the same key of others; ``components`` are named."""
+    """Suggest the nearest key of the section, or the same key elsewhere; name the components."""
     wrong = "no such key"
     if components:
         has = "have" if components[1:] else "has"
@@ -219,7 +220,7 @@ def _nearest(key: str, keys: Sequence[str], components: Sequence[str] = ()) -> s
 
 
 def _places(name: str, key: str) -> list[str]:
-    """Where a section has this key: at once, or with other components than the default ones."""
+    """List where a section has this key, by default or with other components."""
     base = section_class(name)
     if base is None:
         return []
@@ -234,7 +235,7 @@ def _places(name: str, key: str) -> list[str]:
 
 
 def _chosen(section: type[Section], values: Mapping[str, Any]) -> dict[str, Any]:
-    """The names, given or by default, under the keys that name components."""
+    """Map the keys that name components to the given or default names."""
     return {
         key: kind.named(values.get(key, section.model_fields[key].default))
         for key, kind in section.choices.items()
@@ -242,7 +243,7 @@ def _chosen(section: type[Section], values: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _foreign(section: type[Section], chosen: Mapping[str, Any]) -> dict[str, str]:
-    """The chosen components that do not come with this package, by key."""
+    """Map keys to the chosen components that are not part of this package."""
     kinds = section.choices
     return {
         key: name
@@ -252,7 +253,7 @@ def _foreign(section: type[Section], chosen: Mapping[str, Any]) -> dict[str, str
 
 
 def _whose(where: Sequence[str | int], values: Mapping[str, Any]) -> str:
-    """The foreign component that declares a key, in brackets; empty where there is none."""
+    """Name the foreign component that declares a key, in brackets; empty if there is none."""
     if len(where) < 2:
         return ""
     base, section_values = section_class(str(where[0])), values.get(str(where[0]))
@@ -269,7 +270,7 @@ def _whose(where: Sequence[str | int], values: Mapping[str, Any]) -> str:
 
 
 def read_toml(text: str) -> dict[str, Any]:
-    """The tables of a TOML text; `ConfigError` says what is wrong with it."""
+    """Parse a TOML text; raise `ConfigError` if it is invalid."""
     if len(text) > MOST_BYTES:
         raise ConfigError(f"larger than {MOST_BYTES:,} characters")
     dots = depth = 0
@@ -284,12 +285,12 @@ def read_toml(text: str) -> dict[str, Any]:
             raise ConfigError("not valid TOML: nested too deeply")
     try:
         return tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # of TOML, and of numbers that are too long
+    except (ValueError, RecursionError) as error:  # invalid TOML, or a number that is too long
         raise ConfigError(f"not valid TOML: {shorten(str(error))}") from None
 
 
 def check_bounds(values: object) -> None:
-    """Refuse values that are too deep, too many or too long to be handled, or not text."""
+    """Refuse values that are nested too deeply, too many, too long, or not valid text."""
     count = 0
     waiting: list[tuple[str, int, object]] = [("", 0, values)]
     while waiting:
@@ -310,7 +311,7 @@ def check_bounds(values: object) -> None:
 
 
 def items_of(value: object) -> Iterator[tuple[object, object]]:
-    """The entries of a table or a list with their keys or positions; of other values none."""
+    """Yield the entries of a table or list with keys or positions; none for other values."""
     if isinstance(value, Mapping):
         yield from value.items()
     elif isinstance(value, list | tuple):
@@ -326,7 +327,7 @@ def _is_text(value: str) -> bool:
 
 
 def show_value(value: object) -> str:
-    """A value for a message, not too long.
+    """Format a value for a message, shortened.
 
     >>> show_value("a" * 1000)[-12:]
     'aaaaaaaa ...'
@@ -338,5 +339,5 @@ def show_value(value: object) -> str:
 
 
 def shorten(text: str) -> str:
-    """The beginning of a long text."""
+    """Shorten a long text to its beginning."""
     return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]} ..."

@@ -1,4 +1,4 @@
-"""All that defines a run, in sections: what is trained, by whom and how; where it is computed."""
+"""Sections of the configuration of a run."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from submodel.schemes.builtin_schemes import SCHEMES
 from submodel.tasks.builtin_tasks import LOSSES, METRICS, OPTIMISERS, SCHEDULES, TASKS, AbsentLabels
 from submodel.tasks.schedule import OptimiserState, Precision, StepSchedule
 
-_CLIENTS = 50  # where nothing is said of their number
+_CLIENTS = 50  # default number of clients
 
 
 TRACKERS: Registry[object] = Registry(
@@ -50,7 +50,7 @@ TRACKERS: Registry[object] = Registry(
         ),
         "wandb": Entry(
             "submodel.runs.callbacks.trackers.wandb_run:WandbRun",
-            "offline in wandb/, or by WANDB_MODE",
+            "offline in wandb/, or as WANDB_MODE says",
         ),
         "mlflow": Entry(
             "submodel.runs.callbacks.trackers.mlflow_run:MlflowRun",
@@ -58,7 +58,7 @@ TRACKERS: Registry[object] = Registry(
         ),
     },
 )
-"""Made with a `submodel.runs.callbacks.trackers.TrackerContext`; loaded when a run begins."""
+"""Trackers, made with a `submodel.runs.callbacks.trackers.TrackerContext` when a run begins."""
 
 
 class ModelSection(ChoosingSection):
@@ -69,41 +69,41 @@ class ModelSection(ChoosingSection):
     name: str = Field("cnn", description=MODELS.describe())
     weights: PathText | None = Field(
         None,
-        description="begin with these instead of random ones: a safetensors file, or a folder with "
+        description="initial weights instead of random ones: a safetensors file, or a folder with "
         "model.safetensors, of a run or of Hugging Face",
     )
     share: Capacity = Field(
         1.0,
-        description="train the first units of every axis alone, this share of them, as a model of "
-        "its own: what static gives such a capacity",
+        description="train only the first units of every axis, this fraction of them, as a model "
+        "of its own: the sub-model that static gives a client of this capacity",
     )
     factorised: bool = Field(
         False,
-        description="layers as products of two low-rank ones (as FedHM): capacity is rank, widths "
-        "stay whole; not the first and the last layer",
+        description="replace all layers but the first and the last by products of two low-rank "
+        "layers (as FedHM): capacity limits the rank, widths stay whole",
     )
     rank_share: Capacity = Field(
-        1.0, description="factorised: the share of the full rank that the global model has"
+        1.0, description="factorised: rank of the global model as a fraction of the full rank"
     )
 
     adapters: Literal["lora"] | None = Field(
         None,
-        description="lora: nothing is trained but low-rank layers beside the linear ones (LoRA); "
-        "the model itself is sent once, and capacity is rank",
+        description="lora: train only low-rank layers beside the linear ones (LoRA); "
+        "the frozen model is sent once, and capacity limits the rank",
     )
-    adapter_rank: Count | None = Field(None, description="lora: ranks per layer (default: 8)")
+    adapter_rank: Count | None = Field(None, description="lora: rank per layer (default: 8)")
     adapter_alpha: Positive | None = Field(
-        None, description="lora: what ranks add is scaled by alpha / rank (default: 2 rank)"
+        None, description="lora: adapter outputs are scaled by alpha / rank (default: 2 rank)"
     )
     adapter_dropout: Decay | None = Field(
         None,
-        description="lora: the share of an adapter's inputs that is dropped in training (default: "
-        "0; clients train one by one with it)",
+        description="lora: dropout probability of an adapter's inputs (default: 0; with dropout, "
+        "clients are not stacked)",
     )
     adapter_layers: list[str] | None = Field(
         None,
         min_length=1,
-        description="lora: the layers to adapt, by path or its last parts, as "
+        description="lora: layers to adapt, by path or its last parts, as "
         '"attention.project" (default: all linear layers but the last)',
     )
 
@@ -112,111 +112,114 @@ class ModelSection(ChoosingSection):
         keys = ("adapter_rank", "adapter_alpha", "adapter_dropout", "adapter_layers")
         set_keys = [key for key in keys if getattr(self, key) is not None]
         if self.adapters is None and set_keys:
-            raise ValueError(f'{set_keys[0]}: goes with adapters = "lora", and only with it')
+            raise ValueError(f'{set_keys[0]}: requires adapters = "lora"')
         if self.adapters is not None and self.factorised:
-            raise ValueError("adapters: stand beside layers as they are, not factorised ones")
+            raise ValueError("adapters: cannot be combined with factorised = true")
         if self.adapters is not None and getattr(self, "scaler", False):
-            raise ValueError("scaler: makes up for units left out; adapters leave none out")
+            raise ValueError("scaler: compensates for dropped units; adapters drop none")
         return self
 
     @model_validator(mode="after")
     def _ranks(self) -> Self:
         if self.rank_share != 1 and not self.factorised:
-            raise ValueError("rank_share: goes with factorised = true, and only with it")
+            raise ValueError("rank_share: requires factorised = true")
         if self.share != 1 and (self.factorised or self.adapters is not None):
-            raise ValueError("share: is of widths; factorised layers and adapters have ranks")
+            raise ValueError("share: cuts widths; factorised layers and adapters have ranks")
         if getattr(self, "scaler", False) and self.factorised:
-            raise ValueError("scaler: makes up for units left out; factorised leaves none out")
+            raise ValueError("scaler: compensates for dropped units; factorised drops none")
         return self
 
 
 class AxesSection(Section):
-    """What may be cut, where you want other axes than the traced ones."""
+    """Changes to the traced axes."""
 
     freeze: list[str] = Field(
-        [], description='axes or dimensions to fix, as "fc" or "fc.weight[1]"'
+        [], description='axes or dimensions never to cut, as "fc" or "fc.weight[1]"'
     )
-    tie: list[tuple[str, str]] = Field([], description="pairs of axes to cut alike")
+    tie: list[tuple[str, str]] = Field([], description="pairs of axes to cut together")
     whole: list[str] = Field([], description="axes that every client holds whole")
     cut: list[str] = Field([], description="factors of products to cut instead of the default ones")
     least: dict[str, Capacity] = Field(
-        {}, description="the least share of an axis that any client holds, by axis"
+        {}, description="minimum fraction of an axis that every client holds, by axis"
     )
 
 
 class TaskSection(ChoosingSection):
-    """What is learned."""
+    """Task, loss and metrics."""
 
     choices = {"name": TASKS, "loss": LOSSES}  # noqa: RUF012
 
     name: str = Field("auto", description=TASKS.describe())
     loss: str | None = Field(
-        None, description=f"another loss than the task's own: {LOSSES.describe()}"
+        None, description=f"loss (default: that of the task): {LOSSES.describe()}"
     )
     metrics: Annotated[list[str], WrapValidator(METRICS.check_names)] | None = Field(
         None,
-        description="what is told beside the loss, instead of what the task tells: "
-        f"{METRICS.describe()}",
+        description=f"metrics beside the loss (default: those of the task): {METRICS.describe()}",
     )
 
 
 class DataSection(ChoosingSection):
-    """The examples and who has them."""
+    """Dataset and its partition among clients."""
 
     choices = {"name": SOURCES, "partition": PARTITIONS}  # noqa: RUF012
 
     name: str = Field("digits", description=SOURCES.describe())
     examples: Count | None = Field(
-        None, description="use so many training examples, balanced over classes, whatever the seed"
+        None,
+        description="limit on training examples, balanced over classes, independent of the seed "
+        "(default: all)",
     )
-    test_examples: Count | None = Field(None, description="likewise of the test part")
+    test_examples: Count | None = Field(None, description="limit on test examples, likewise")
     held_out: Annotated[float, Field(gt=0, lt=1)] | None = Field(
         None,
-        description="the share of the training part that nobody trains on, drawn from the seed, of "
-        "every class (or natural client) alike; scored beside the test part, to choose by",
+        description="validation split: fraction of the training part that no client trains on, "
+        "drawn from the seed, the same of every class (or natural client), and scored beside the "
+        "test part",
     )
     partition: str = Field("auto", description=PARTITIONS.describe())
     augment: Annotated[list[str], WrapValidator(AUGMENTATIONS.check_names)] = Field(
         [],
-        description="what is done to the examples of training batches, at random: "
-        f"{AUGMENTATIONS.describe()}",
+        description=f"random augmentation of training batches: {AUGMENTATIONS.describe()}",
     )
 
 
 class ClientsSection(Section):
-    """Who takes part, and how much each can hold."""
+    """Clients, their capacities and their sampling."""
 
     count: Count | None = Field(
         None,
-        description="registered clients (default: those whom the data names, or else 50, or as "
-        "many as leave each some examples)",
+        description="number of clients (default: the owners that the data names, else 50, or fewer "
+        "if the data is too small)",
     )
     per_round: Annotated[float, Field(gt=0)] = Field(
         10,
-        description="clients per round; a value below 1 is a fraction of all; the default is all "
-        "of those whom the data names or allows, where they are fewer",
+        description="clients per round; a value below 1 is a fraction of all clients; the default "
+        "is limited to the number of clients",
     )
     capacities: list[Capacity] = Field(
-        [1.0, 0.5, 0.25, 0.125], min_length=1, description='shares of every axis; "1/16" will do'
+        [1.0, 0.5, 0.25, 0.125],
+        min_length=1,
+        description='fractions of every axis that clients can hold, as 0.0625 or "1/16"',
     )
     proportions: list[Positive] | None = Field(
-        None, description="how common each capacity is (default: all equally)"
+        None, description="relative frequency of each capacity (default: all equal)"
     )
     least: Capacity | None = Field(
-        None, description="clients that can hold less take no part (default: all do)"
+        None, description="clients of smaller capacity take no part (default: all take part)"
     )
     capacity_mode: Literal["fixed", "dynamic"] = Field(
-        "fixed", description="fixed: a client keeps its capacity; dynamic: redrawn every round"
+        "fixed", description="fixed: a client keeps its capacity; dynamic: it is redrawn each round"
     )
     sampling: Literal["uniform", "cyclic", "shuffled-cyclic"] = Field(
         "uniform",
-        description="uniform: from everybody; cyclic (Cho et al. 2023): from fixed random groups "
-        "in turn; shuffled-cyclic: in a fresh order of the groups every cycle",
+        description="uniform: from all clients; cyclic (Cho et al. 2023): from fixed random groups "
+        "in turn; shuffled-cyclic: likewise, with the groups reordered every cycle",
     )
     groups: Count | None = Field(
         None,
-        description="cyclic, shuffled-cyclic: how many groups (default: count / per_round, rounded "
-        "down)",
+        description="cyclic, shuffled-cyclic: number of groups (default: count / per_round, "
+        "rounded down)",
     )
 
     @model_validator(mode="after")
@@ -235,45 +238,45 @@ class ClientsSection(Section):
             )
         if self.least is not None and self.least > max(self.capacities):
             raise ValueError(
-                f"least: nobody can hold {self.least:g}; the largest of the capacities is "
+                f"least: no client can hold {self.least:g}; the largest capacity is "
                 f"{max(self.capacities):g}"
             )
         if self.groups is None:
             return self
         if self.sampling == "uniform":
-            raise ValueError("groups: go with sampling = cyclic or shuffled-cyclic")
+            raise ValueError("groups: requires sampling = cyclic or shuffled-cyclic")
         if self.groups > self.client_count:
-            raise ValueError(f"groups: {self.groups} are more than the {self.client_count} clients")
+            raise ValueError(f"groups: {self.groups} is more than the {self.client_count} clients")
         if (least := self.client_count // self.groups) < self.sample_size:
             raise ValueError(
                 f"groups: {self.groups} groups of {self.client_count} clients have only {least} "
                 f"each, less than the {self.sample_size} per round; at most "
-                f"{self.client_count // self.sample_size} do"
+                f"{self.client_count // self.sample_size} groups are possible"
             )
         return self
 
     @property
     def client_count(self) -> int:
-        """The number of clients where the data does not name them."""
+        """Number of clients, if the data does not name them."""
         return _CLIENTS if self.count is None else self.count
 
     @property
     def sample_size(self) -> int:
-        """The number of clients per round."""
+        """Number of clients per round."""
         if self.per_round >= 1:
             return int(self.per_round)
         return max(1, round(self.per_round * self.client_count))
 
     @property
     def group_count(self) -> int:
-        """The number of groups that rounds visit in turn; one if sampling is uniform."""
+        """Number of groups that rounds visit in turn; one if sampling is uniform."""
         if self.sampling == "uniform":
             return 1
         return self.groups or self.client_count // self.sample_size
 
 
 class SchemeSection(ChoosingSection):
-    """The rule that draws the cuts."""
+    """Scheme that draws the cuts."""
 
     choices = {"name": SCHEMES}  # noqa: RUF012
 
@@ -284,22 +287,22 @@ class SchemeSection(ChoosingSection):
 
 
 class MergeSection(ChoosingSection):
-    """How updates become the next global model."""
+    """Merge of the updates into the next global model."""
 
     choices = {"rule": RULES, "projection": PROJECTIONS}  # noqa: RUF012
 
     rule: str = Field("selective", description=RULES.describe())
     weights: Literal["uniform", "examples"] = Field(
-        "uniform", description="every client alike, or by its number of examples"
+        "uniform", description="weight of a client: the same for all, or its number of examples"
     )
     projection: str = Field(
         "none",
-        description=f"the convex set W that the model is projected onto: {PROJECTIONS.describe()}",
+        description=f"projection of the model onto a convex set W: {PROJECTIONS.describe()}",
     )
 
 
 class ServerSection(ChoosingSection):
-    """What the server does with the merged change."""
+    """Server step that applies the merged change."""
 
     choices = {"name": STEPS}  # noqa: RUF012
 
@@ -307,56 +310,57 @@ class ServerSection(ChoosingSection):
 
 
 class LocalSection(ChoosingSection):
-    """What a client does in a round."""
+    """Training of a client in a round."""
 
     choices = {"optimiser": OPTIMISERS, "schedule": SCHEDULES}  # noqa: RUF012
 
     epochs: Count | None = Field(None, description="passes over the client's examples (default 1)")
-    steps: Count | None = Field(None, description="or K, the number of SGD steps")
+    steps: Count | None = Field(None, description="K, the number of SGD steps, instead of epochs")
     batch_size: Annotated[int, Field(ge=0, le=LARGEST)] = Field(
         10, description="examples per step; 0: all"
     )
     drop_last: bool = Field(
         False,
-        description="leave out the last batch of a pass where it is smaller than the others (norms "
-        "over the batch may fail on one example); a client's only batch stays",
+        description="leave out the last batch of a pass if it is smaller than the others (norms "
+        "over the batch may fail on one example); a client's only batch is kept",
     )
     optimiser: str = Field("sgd", description=OPTIMISERS.describe())
     optimiser_state: OptimiserState = Field(
         "fresh",
-        description="momenta and the like: fresh in every round, or kept for every client, weight "
-        "by weight, from the last time it held one",
+        description="momenta and similar state: fresh in every round, or kept per client and "
+        "weight since the client last held it",
     )
     lr: Positive = Field(0.02, description="learning rate eta")
     schedule: str = Field(
         "constant", description=f"learning rate over the rounds: {SCHEDULES.describe()}"
     )
-    clip: Positive | None = Field(None, description="largest norm of a gradient")
+    clip: Positive | None = Field(None, description="maximum norm of a gradient (default: none)")
     precision: Precision = Field(
-        "float32", description="of products and convolutions; bfloat16: mixed precision"
+        "float32",
+        description="precision of products and convolutions; bfloat16: mixed precision",
     )
     accumulate: Count = Field(
         1,
-        description="compute a batch in so many pieces, one after another: the same step, less "
-        "memory (norms over the batch see the pieces)",
+        description="number of pieces in which a batch is computed, one after another: the same "
+        "step with less memory (norms over the batch see the pieces)",
     )
     proximal: Annotated[float, Field(ge=0)] = Field(
         0.0, description="mu: add (mu / 2) ||w - w_r||^2 to the client's objective (FedProx)"
     )
     warmup_rounds: Annotated[int, Field(ge=0, le=LARGEST)] = Field(
-        0, description="rounds over which the learning rate grows to the schedule's"
+        0, description="first rounds, over which the learning rate grows to that of the schedule"
     )
     step_schedule: StepSchedule = Field(
         "constant", description="learning rate over the steps of a round"
     )
     warmup_steps: Annotated[int, Field(ge=0, le=LARGEST)] = Field(
-        0, description="steps of every round over which it grows"
+        0, description="first steps of every round, over which the learning rate grows"
     )
     absent_labels: Literal["auto", AbsentLabels] = Field(
         "auto",
-        description="logits of labels a client lacks: kept, set to zero (HeteroFL), or left out; "
-        "the last two also cut the classifier's rows; auto: left out of the cross-entropy of "
-        "class labels, else kept",
+        description="logits of labels that a client lacks: kept, set to zero (HeteroFL), or left "
+        "out; the last two also cut the classifier's rows; auto: leave_out for the cross-entropy "
+        "of class labels, else keep",
     )
 
     @model_validator(mode="after")
@@ -367,32 +371,32 @@ class LocalSection(ChoosingSection):
 
 
 class TrainSection(Section):
-    """The length of a run and what it writes."""
+    """Rounds, evaluation, checkpoints and trackers."""
 
     rounds: Count = Field(200, description="communication rounds")
     evaluate_every: Count = Field(5, description="rounds between evaluations")
     evaluate_capacities: bool = Field(
-        True, description="evaluate the sub-model of every capacity as well"
+        True, description="also evaluate the sub-model of every capacity"
     )
     evaluate_train: bool = Field(
-        False, description="score the global model on the training part as well"
+        False, description="also score the global model on the training part"
     )
     evaluate_train_examples: Count | None = Field(
-        None, description="on how many of its examples, evenly spread (default: all)"
+        None, description="number of training examples to score, evenly spread (default: all)"
     )
     evaluate_clients: Literal["no", "submodel", "global"] = Field(
         "no",
-        description="score every client as well, by the sub-model of its capacity or by the global "
-        "model: its own test examples, or those of its labels, weighted as it has them",
+        description="also score every client, with the sub-model of its capacity or the global "
+        "model, on its own test examples, or on those of its labels, weighted as in its data",
     )
     statistics: Literal["clients", "test_batch"] = Field(
         "clients",
-        description="of static batch norm in evaluation: pooled over the clients' examples, or "
-        "(FedRolex's code; its head takes 100) of each batch of 50 scored examples itself; "
-        "exports: always clients",
+        description="statistics of static batch norm in evaluation: pooled over the clients' "
+        "examples, or those of each scored batch of 50 examples (as in FedRolex's code, whose head "
+        "takes 100); exports always use clients",
     )
     statistics_examples: Count | None = Field(
-        None, description="how many of the clients' examples, evenly spread, to pool (default: all)"
+        None, description="number of the clients' examples to pool, evenly spread (default: all)"
     )
     checkpoint_every: Count = Field(5, description="rounds between checkpoints")
     output_step: Positive | None = Field(
@@ -400,17 +404,17 @@ class TrainSection(Section):
     )
     finish: Capacity | None = Field(
         None,
-        description="the last share of the rounds, that trains the sub-models which devices will "
-        "keep: nested, the largest units first, every step at a width that is drawn, narrower ones "
-        "distilled from the widest (default: none)",
+        description="final fraction of the rounds, spent on the sub-models that devices keep: "
+        "nested, largest units first, every step at a random width, narrower widths distilled from "
+        "the widest (default: none)",
     )
     trackers: Annotated[list[str], WrapValidator(TRACKERS.check_names)] = Field(
-        [], description=f"where metrics go, too: {TRACKERS.describe()}"
+        [], description=f"further destinations of metrics: {TRACKERS.describe()}"
     )
 
     @property
     def finishing_round(self) -> int | None:
-        """The round that finishing begins with, from 0; None: it never does.
+        """First round of the finishing phase, counted from 0; None without such a phase.
 
         >>> TrainSection(rounds=10, finish="1/4").finishing_round, TrainSection().finishing_round
         (7, None)
@@ -422,44 +426,43 @@ class TrainSection(Section):
 
 
 class EngineSection(ChoosingSection):
-    """Where and how tasks run."""
+    """Engine that runs the tasks of clients."""
 
     choices = {"name": ENGINES}  # noqa: RUF012
 
     name: str = Field("auto", description=ENGINES.describe())
     threads: Annotated[int, Field(ge=1, le=1024)] = Field(
-        1, description="threads per operator; small models want one"
+        1, description="threads per operator; one is best for small models"
     )
     device: str = Field("auto", description="cpu, cuda, cuda:1, ...; auto: a GPU if there is one")
 
 
 class DevicesSection(Section):
-    """How rounds go over real devices, with engine.name = flower."""
+    """Rounds on real devices, with engine.name = flower."""
 
-    least: Count = Field(1, description="devices that must be there for a round to begin")
-    deadline: Positive = Field(600.0, description="seconds that a device has to answer in")
+    least: Count = Field(1, description="minimum number of connected devices to begin a round")
+    deadline: Positive = Field(600.0, description="seconds in which a device must answer")
     quorum: Capacity = Field(
         1.0,
-        description="the share of a round's devices whose answers close it before the deadline; a "
-        "device that two rounds in a row closed without is waited for in its next",
+        description="fraction of a round's devices whose answers close the round before the "
+        "deadline; a device missing from two rounds in a row is waited for in its next",
     )
     tries: Count = Field(
-        3, description="how often a round is tried that nobody answers, before the run stops"
+        3, description="attempts at a round that no device answers, before the run stops"
     )
     transport: Literal["exact", "half"] = Field(
-        "exact", description="exact: every bit; half: float16, scaled by tensor, of half the bytes"
+        "exact",
+        description="exact: all bits; half: float16, scaled per tensor, at half the traffic",
     )
 
 
 class Config(Section):
-    """Everything that defines a run."""
+    """Configuration of a run."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$", max_length=100)] = Field(
-        "digits", description="names the run's folder"
+        "digits", description="name of the run's folder"
     )
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(
-        0, description="all randomness follows from it"
-    )
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(0, description="seed of all randomness")
     model: WithChoices[ModelSection] = Field(default_factory=ModelSection)
     axes: AxesSection = AxesSection()
     task: WithChoices[TaskSection] = Field(default_factory=TaskSection)
@@ -477,7 +480,7 @@ class Config(Section):
     @classmethod
     def _is_a_folder(cls, name: str) -> str:
         if not name.strip("."):
-            raise PydanticCustomError("reserved", "names no new folder")
+            raise PydanticCustomError("reserved", "is not a valid name of a folder")
         return name
 
     @model_validator(mode="after")
@@ -485,5 +488,5 @@ class Config(Section):
         if self.engine.name != "flower":
             for key, field in DevicesSection.model_fields.items():
                 if getattr(self.devices, key) != field.default:
-                    raise ValueError(f"devices.{key}: goes with engine.name = flower (serve)")
+                    raise ValueError(f"devices.{key}: requires engine.name = flower (serve)")
         return self

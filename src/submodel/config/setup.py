@@ -1,4 +1,4 @@
-"""From a configuration to a setup: collect problems, make the parts, try them together."""
+"""Preparation of a setup from a configuration: collect problems, make parts, try them together."""
 
 from __future__ import annotations
 
@@ -15,9 +15,17 @@ from torch.nn import functional
 from submodel.algorithm.evaluation import client_tests
 from submodel.algorithm.types import PartitionedClients, Setup
 from submodel.config import Config
-from submodel.config.findings import (
+from submodel.config.checks import (
+    check_builds,
+    check_fit,
+    check_kinds,
+    check_model,
+    cross_entropy_options,
+    try_scheme,
+)
+from submodel.config.model_facts import (
     BuiltIn,
-    ModelFindings,
+    ModelFacts,
     context_of,
     find_once,
     identify,
@@ -25,14 +33,6 @@ from submodel.config.findings import (
     logits_of,
     returns_logits,
     select_outputs,
-)
-from submodel.config.fit import (
-    check_builds,
-    check_fit,
-    check_kinds,
-    check_model,
-    cross_entropy_options,
-    try_scheme,
 )
 from submodel.config.objective import (
     apply_task,
@@ -92,21 +92,18 @@ def prepare(
     axes: Axes | Mapping[str, tuple[Dimension, ...]] | None = None,
     loss: Loss | None = None,
     partition: Partition | None = None,
-    findings: ModelFindings | None = None,
-    say: Callable[[str], None] | None = None,
+    facts: ModelFacts | None = None,
+    progress: Callable[[str], None] | None = None,
 ) -> Setup:
-    """The setup of a run; an own module, own data and an own loss replace the configured ones.
+    """Prepare the setup of a run; a given module, dataset or loss replaces the configured one.
 
-    The axes are traced unless they are given, and who has which examples is drawn unless it is.
-    ``findings``: what another process found with the same configuration is not looked for again.
-    ``say`` is told what is being done with a large model, which takes minutes.
-    Raises `ConfigError` with every misfit it can find.
+    Axes and partition are derived unless they are given. ``facts``, from another process with the
+    same configuration, are not derived again. ``progress`` receives a line for every step of
+    preparing a large model, which takes minutes. Raises `ConfigError` with all problems found.
     """
     own_axes = axes is not None
     _check_given(config, module, data, own_axes, loss, partition)
-    source = _load_examples(
-        config, data
-    )  # clients are drawn from it, whatever the task makes of it
+    source = _load_examples(config, data)  # partitioned as it is, before the task changes targets
     task = make_task(config, source, loss)
     data, loss = apply_task(task, source), task.loss
     is_plain = data.classes is not None and not cross_entropy_options(loss, data)
@@ -116,55 +113,54 @@ def prepare(
 
     built_in: BuiltIn | None = None
     if module is None:
-        module = _make_model(config, data, findings is not None and findings.is_empty)
+        module = _make_model(config, data, facts is not None and facts.is_empty)
         built_in = None if own_axes else identify(config, module, data)
-    say = say if say is not None and is_large(module) else _say_nothing
-    if findings is None:
-        say("preparing the model: whether it runs on the data")
+    log = progress if progress is not None and is_large(module) else _ignore
+    if facts is None:
+        log("preparing the model: running it on the data")
         check_model(module)
-        ask = partial(returns_logits, module, data.example)
-        if find_once(built_in, "logits", ask):
+        if find_once(built_in, "logits", partial(returns_logits, module, data.example)):
             module = select_outputs(module, logits_of)
     else:
-        module = findings.select_outputs(module)
+        module = facts.select_outputs(module)
     module = as_low_rank(config, module)
     if config.model.share != 1:
         if own_axes:
-            raise ConfigError("model.share: finds its axes itself; leave those given in Python out")
+            raise ConfigError("model.share: traces the axes itself; leave out axes= in Python")
         module, built_in = take_share(config, module, data.example), None
 
-    if findings is None:
+    if facts is None:
         check_fit(module, data, loss)
         task = fit_metrics(config, task, module, data)
-    elif findings.metrics is not None:
-        task = keep_metrics(task, findings.metrics)
+    elif facts.metrics is not None:
+        task = keep_metrics(task, facts.metrics)
     problems = target_problems(config, data, loss)
     if partition is None:
         problems += partition_problems(config, source)
     refuse(problems)
     refuse(axes_problems(config, own_axes))
 
-    if findings is None:
-        say("preparing its axes: found in a forward, proved in some more")
+    if facts is None:
+        log("preparing the axes: tracing one forward pass, verifying with more")
         cut_axes = find_axes(config, module, data, axes, built_in)
         cut_axes = only_cut_ranks(config, module, cut_axes)
     else:
-        cut_axes = findings.axes
+        cut_axes = facts.axes
     make = partial(make_scheme, config, module, cut_axes, is_plain, own_axes)
-    partition, scheme = _share_out(config, source, cut_axes, partition, make)
-    if findings is None:
+    partition, scheme = _split_and_choose(config, source, cut_axes, partition, make)
+    if facts is None:
         _warn_of_defaults(default_lines(given, config, partition), data)
     clients = PartitionedClients(data, partition)
     setup = assemble_setup(config, module, cut_axes, scheme, clients, task)
-    constants = constant_names(module) if findings is None else findings.constants
+    constants = constant_names(module) if facts is None else facts.constants
     setup = replace(setup, constants=constants)
 
     _check_setup(config, setup)
-    if findings is None:
-        say("preparing its sub-models: built and tried")
+    if facts is None:
+        log("preparing the sub-models: building and trying them")
         try_scheme(setup)
         check_builds(module, cut_axes, scheme, config, data, loss, built_in)
-    if config.engine.name != "flower":  # a device tells itself, when it knows what it has
+    if config.engine.name != "flower":  # a device checks this itself, with its own data
         refuse(lone.problems(setup, config.train.rounds))
     return setup
 
@@ -177,7 +173,7 @@ def _check_given(
     loss: Loss | None,
     partition: Partition | None,
 ) -> None:
-    """Raise `ConfigError` for settings and objects given in Python, before anything is made."""
+    """Raise `ConfigError` for bad settings or bad objects given in Python."""
     own_model, own_data = module is not None, data is not None
     problems = component_problems(config, own_data, loss is not None)
     problems += setting_problems(config, own_model, own_axes, partition is not None)
@@ -187,7 +183,7 @@ def _check_given(
 
 
 def _load_examples(config: Config, data: Dataset | None) -> Dataset:
-    """The configured or the given data, limited, with its held-out part."""
+    """Load the configured data or take the given data; limit it and hold out its share."""
     if data is None:
         data = load_data(config)
     else:
@@ -195,21 +191,21 @@ def _load_examples(config: Config, data: Dataset | None) -> Dataset:
     return hold_out(data, config.data.held_out, config.seed)
 
 
-def _share_out(
+def _split_and_choose(
     config: Config,
     source: Dataset,
     axes: Axes,
     partition: Partition | None,
     make: Callable[[], Scheme],
 ) -> tuple[Partition, Scheme]:
-    """The partition and the scheme; raises `ConfigError` with the problems of both."""
+    """Make the partition and the scheme; raise `ConfigError` with the problems of both."""
     problems = least_problems(config, axes)
     scheme: Scheme | None = None
     try:
         partition = partition or split_data(config, source)
     except ConfigError as error:
         if config.engine.name == "flower":
-            partition = Unsplit(error)  # devices bring data of their own
+            partition = Unsplit(error)  # devices have their own data
         else:
             problems += error.problems
     try:
@@ -222,19 +218,19 @@ def _share_out(
 
 
 def _warn_of_defaults(lines: list[str], data: Dataset) -> None:
-    """Warn of defaults that the size of the data changed."""
+    """Warn of defaults that changed with the size of the data."""
     if lines:
         classes = "" if data.classes is None else f" of {data.classes} classes"
-        _log.warning("%s: follows from %d training examples%s, as nothing else is set",
+        _log.warning("%s: default for %d training examples%s",
                      ", ".join(lines), len(data.train), classes)  # fmt: skip
 
 
 def _check_setup(config: Config, setup: Setup) -> None:
-    """Raise `ConfigError` where the parts do not go together."""
+    """Raise `ConfigError` if the parts do not work together."""
     if config.clients.least is not None and not setup.population.sample(0):
         raise ConfigError(f"clients.least: no client can hold {config.clients.least:g}")
     if config.train.evaluate_clients != "no":
-        client_tests(setup.clients, setup.population.count)  # or says why it cannot be
+        client_tests(setup.clients, setup.population.count)  # raises if there are none
     refuse(product_problems(setup) + finish_problems(config, setup))
     if setup.keeps_slots:
         parameters = trainable_parameters(setup.module)
@@ -242,7 +238,7 @@ def _check_setup(config: Config, setup: Setup) -> None:
 
 
 def _make_model(config: Config, data: Dataset, is_empty: bool) -> nn.Module:
-    """The configured model with the weights to begin with; without values if it is empty."""
+    """Make the configured model with its initial weights; without values if ``is_empty``."""
     with without_values() if is_empty else nullcontext():
         module = make_module(config, context_of(data))
     if config.model.weights is not None and not is_empty:
@@ -251,5 +247,5 @@ def _make_model(config: Config, data: Dataset, is_empty: bool) -> nn.Module:
     return module.to(example.dtype) if example.is_floating_point() else module
 
 
-def _say_nothing(_: str) -> None:
-    """Of a small model nobody waits for anything."""
+def _ignore(_: str) -> None:
+    """Discard a line of progress."""

@@ -1,4 +1,4 @@
-"""Writing configurations: as TOML for a run's folder, or with every key described.
+"""Writing of configurations as TOML, for a run's folder or with a description of every key.
 
 The user's comments are kept when a configuration is written again.
 """
@@ -25,14 +25,14 @@ if TYPE_CHECKING:  # a tenth of a second that few commands need
 KeyPath = tuple[str, ...]
 _HEADER = re.compile(r"\[([\w.-]+)\]\s*(#.*)?")
 _KEY = re.compile(r"(# )?([\w-]+) =( .*)?")
-_UNSET = re.compile(r"# [\w-]+ =\s*(#.*)")  # as `describe` writes a key without a value
+_UNSET = re.compile(r"# [\w-]+ =\s*(#.*)")  # a key without a value, as `describe` writes it
 
 
 def describe(config: Config) -> str:
-    """The configuration as TOML with every key's description beside it; unset keys as comments.
+    """Format a configuration as TOML with a description of every key; unset keys as comments.
 
     >>> describe(Config()).splitlines()[1]
-    'seed = 0  # all randomness follows from it'
+    'seed = 0  # seed of all randomness'
     """
     top: list[str] = []
     sections: list[str] = []
@@ -45,7 +45,7 @@ def describe(config: Config) -> str:
         for key, leaf in type(value).model_fields.items():
             sections.append(_describe_key(key, getattr(value, key), leaf.description))
         for key, setting in (value.model_extra or {}).items():
-            sections.append(_describe_key(key, setting, "of a component whose code is not here"))
+            sections.append(_describe_key(key, setting, "key of a component that is not installed"))
     return "\n".join([*top, *sections]) + "\n"
 
 
@@ -54,7 +54,7 @@ def _describe_key(key: str, value: object, description: str | None) -> str:
 
 
 def _line(key: str, value: object) -> str:
-    """A key and its value as one line of TOML, tables in braces.
+    """Format a key and its value as one line of TOML, tables in braces.
 
     >>> _line("a = b", ["[ 1, ]", {"c": 2}])
     '"a = b" = ["[ 1, ]", {c = 2}]'
@@ -72,20 +72,20 @@ def _value(value: object) -> str:
 
 
 def to_toml(config: Config) -> str:
-    """The resolved configuration as TOML; unset keys are left out."""
+    """Format the resolved configuration as TOML; unset keys are left out."""
     values = config.model_dump(exclude_none=True)
     if bad := _unwritable(values):
-        raise ConfigError(f"{bad} cannot be written to a file of TOML")
+        raise ConfigError(f"{bad} cannot be written as TOML")
     notes = [
-        f"# {key} = {name!r}: given in Python, where no file can name it; the run goes on there "
-        "alone, where it is given again\n"
+        f"# {key} = {name!r}: an object given in Python; this run can be resumed only from Python, "
+        "with the object given again\n"
         for key, name in given_names(values).items()
     ]
     return "".join([*notes, tomli_w.dumps(values)])
 
 
 def _unwritable(values: object, path: str = "") -> str:
-    """The path of a value that TOML cannot hold, and its type; empty if there is none.
+    """Return the path and spelling of a value that TOML cannot hold; empty if there is none.
 
     >>> _unwritable({"options": {"bias": None, "sizes": [1, 2.5]}})
     'options.bias: None'
@@ -104,11 +104,11 @@ def _unwritable(values: object, path: str = "") -> str:
 
 
 def given_names(values: object, path: str = "") -> dict[str, str]:
-    """The components of a configuration that were given in Python and have no path, by key.
+    """Map keys to the components of a configuration that were given in Python and have no path.
 
     Args:
-        values: of the configuration, nested; or the configuration itself.
-        path: the key of the values.
+        values: nested values of the configuration, or the configuration itself.
+        path: key of the values.
     """
     if isinstance(values, Config):
         values = values.model_dump()
@@ -124,12 +124,12 @@ def given_names(values: object, path: str = "") -> dict[str, str]:
 def keep_comments(text: str, users_text: str) -> str:
     r"""Insert the comments of a user's configuration into one that this package wrote.
 
-    Comments above a key or beside it stay there; those of keys that are no more go to the end, with
-    the key's name. Where ``users_text`` is not TOML, there are none.
+    Comments above or beside a key stay there; those of removed keys go to the end, with the key's
+    name. If ``users_text`` is not TOML, no comments are inserted.
 
     Args:
-        text: What `to_toml` or `describe` made, a key or a section in each line.
-        users_text: What somebody wrote, in any order and any spelling of TOML.
+        text: output of `to_toml` or `describe`, with a key or a section in each line.
+        users_text: text of the user, in any order and any spelling of TOML.
 
     >>> print(keep_comments("seed = 1\n", "# mine\nseed = 0  # try 1\n"), end="")
     # mine
@@ -155,7 +155,7 @@ def keep_comments(text: str, users_text: str) -> str:
 
 @dataclass(frozen=True)
 class _Comments:
-    """The user's comments about a key or a section."""
+    """The user's comments on a key or a section."""
 
     path: KeyPath  # empty at the end of the file
     above: Sequence[str]
@@ -163,7 +163,7 @@ class _Comments:
 
 
 def _comments(text: str) -> list[_Comments]:
-    """All comments of a text, by the keys that they stand above or beside."""
+    """Collect all comments of a text with the key that each stands above or beside."""
     import tomlkit
     from tomlkit.exceptions import TOMLKitError
 
@@ -177,7 +177,7 @@ def _comments(text: str) -> list[_Comments]:
 
 
 def _in_table(table: Container, path: KeyPath, waiting: list[str]) -> Iterator[_Comments]:
-    """The comments of a table; ``waiting`` holds those above the next key."""
+    """Yield the comments of a table; ``waiting`` collects those above the next key."""
     from tomlkit.items import Array, Comment, Table, Whitespace
 
     for key, item in table.body:
@@ -189,7 +189,7 @@ def _in_table(table: Container, path: KeyPath, waiting: list[str]) -> Iterator[_
         inside = _comments_in(item.as_string()) if isinstance(item, Array) else []
         beside = item.trivia.comment
         if isinstance(item, Table) and item.is_super_table():
-            beside = ""  # of a name with dots: it has no line
+            beside = ""  # a table of a dotted name: it has no line of its own
         elif waiting or beside or inside:
             yield _Comments(item_path, [*waiting, *inside], beside)
             waiting.clear()
@@ -202,7 +202,7 @@ def _comments_in(text: str) -> list[str]:
 
 
 def _paths(lines: Sequence[str]) -> Iterator[tuple[KeyPath, str]]:
-    """Every line of ours with the key or the section that it is about."""
+    """Yield every line that this package wrote with the path of its key or section."""
     section: KeyPath = ()
     for line in lines:
         if header := _HEADER.fullmatch(line):
@@ -215,7 +215,7 @@ def _paths(lines: Sequence[str]) -> Iterator[tuple[KeyPath, str]]:
 
 
 def _split(line: str) -> tuple[str, str]:
-    """Split one of our lines into its content and the comment beside it.
+    """Split a line that this package wrote into content and comment.
 
     >>> _split('name = "a  # b"  # c'), _split("# width =  # how wide")
     (('name = "a  # b"', '# c'), ('# width =', '# how wide'))
@@ -226,7 +226,7 @@ def _split(line: str) -> tuple[str, str]:
 
 
 def _join_comments(line: str, beside: str) -> str:
-    """A line with the user's comment before ours."""
+    """Insert the user's comment before the comment that this package wrote."""
     content, our_comment = _split(line)
     if not beside or beside == our_comment:
         return line
@@ -235,6 +235,6 @@ def _join_comments(line: str, beside: str) -> str:
 
 
 def _foreign(notes: Sequence[str], our_notes: set[str]) -> list[str]:
-    """The comments that are not ours: a user may have started from printed defaults."""
+    """Filter out our own comments: a user may have started from printed defaults."""
     unset = {note: match[1] for note in notes if (match := _UNSET.fullmatch(note))}
     return [note for note in notes if note not in our_notes and unset.get(note) not in our_notes]

@@ -23,8 +23,8 @@ from torch import Tensor, nn
 from submodel.algorithm.evaluation import moments_of
 from submodel.algorithm.types import Model, Setup, Task
 from submodel.config import Config
-from submodel.config.findings import identify, logits_of, select_outputs
-from submodel.config.fit import cross_entropy_options
+from submodel.config.checks import cross_entropy_options
+from submodel.config.model_facts import identify, logits_of, select_outputs
 from submodel.config.objective import make_task
 from submodel.config.parts import (
     as_low_rank,

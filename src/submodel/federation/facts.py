@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from submodel.config import Config, parse, to_toml
-from submodel.config.findings import context_of, selection_of
+from submodel.config.model_facts import context_of, selection_of
 from submodel.core.errors import ConfigError, DataError, plain
 from submodel.core.files import UnreadableError, read_text
 from submodel.data import Dataset

@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional
 
 from submodel.config import parse
-from submodel.config.findings import identify
+from submodel.config.model_facts import identify
 from submodel.config.setup import prepare
 from submodel.core.errors import ConfigError
 from submodel.data import dataset

@@ -1,10 +1,10 @@
-"""Facts about a model that preparation finds: its outputs, its context, and caches of both.
+"""Facts that preparation derives from a model (its outputs, context and axes), and their cache.
 
-A built-in model's findings are looked for once in a process, as comparisons, repetitions and
-devices in one process ask again and again, and a trace takes longer than a small round: they follow
-from keys of the configuration and the shape of an example. Of anybody else's code nothing is taken
-for granted. Those of a large model are passed on to the processes that share its run; processes
-that will map the model of the first need no values of their own.
+The facts of a built-in model follow from configuration keys and the shape of an example, so each is
+derived once per process: comparisons, repetitions and devices in one process need them repeatedly,
+and a trace takes longer than a small round. Facts of third-party models are never cached. Facts of
+a large model are passed to the other processes of its run; a process that maps the model of the
+first process needs no values of its own.
 """
 
 from __future__ import annotations
@@ -38,38 +38,38 @@ from submodel.schemes.scheme import defines
 from submodel.tasks.task import is_whole, task_for
 
 Selector = Callable[[Any], Tensor]
-"""From what a forward returns to the tensor of outputs that counts."""
-_Finding = TypeVar("_Finding")
-_VARIABLE = "SUBMODEL_FINDINGS"
-_MOST = 1000
-_findings: dict[Hashable, Any] = {}
+"""A function that selects the output tensor from the return value of a forward pass."""
+_Fact = TypeVar("_Fact")
+_VARIABLE = "SUBMODEL_MODEL_FACTS"
+_MAX_CACHED = 1000
+_facts: dict[Hashable, Any] = {}
 
 
 @dataclass(frozen=True)
 class Selection:
-    """A forward hook: lets a module return what ``outputs`` selects from what it returns."""
+    """Forward hook that replaces a module's return value by the tensor ``outputs`` selects."""
 
     outputs: Selector
 
     def __call__(self, module: nn.Module, inputs: object, result: Any) -> Tensor:  # noqa: ARG002
-        """The selected tensor."""
+        """Return the selected tensor."""
         kind = type(result).__name__
         try:
             tensor = self.outputs(result)
-        except Exception as error:  # whatever the user's own code raises
+        except Exception as error:  # any exception of the user's code
             raise ConfigError(
-                f"outputs: fails on what the model returns, a {kind}: {error!r}"
+                f"outputs: fails on the model's return value, a {kind}: {error!r}"
             ) from error
         if not isinstance(tensor, Tensor):
             raise ConfigError(
-                f"outputs: returns a {type(tensor).__name__} of what the model returns, a "
-                f"{kind}; want one tensor, as lambda returned: returned.logits"
+                f"outputs: returns a {type(tensor).__name__} for the model's return value, a "
+                f"{kind}; it must return one tensor, as lambda returned: returned.logits"
             )
         return tensor
 
 
 def select_outputs(module: nn.Module, outputs: Selector) -> nn.Module:
-    """A copy of the module that returns what counts; it has the same weights, not copies.
+    """Copy the module so that it returns the selected tensor; the copy shares its weights.
 
     >>> pair = nn.LSTM(2, 3)
     >>> select_outputs(pair, lambda returned: returned[0])(torch.ones(1, 2)).shape
@@ -81,13 +81,13 @@ def select_outputs(module: nn.Module, outputs: Selector) -> nn.Module:
 
 
 def selection_of(module: nn.Module) -> Selection | None:
-    """The hook that `select_outputs` added to the module, if any."""
+    """Return the hook that `select_outputs` added to the module, if any."""
     hooks = module._forward_hooks.values()
     return next((hook for hook in hooks if isinstance(hook, Selection)), None)
 
 
 def without_selection(module: nn.Module) -> nn.Module:
-    """The module itself, which from now on returns all that its forward does."""
+    """Remove the hook of `select_outputs` from the module, and return the module."""
     for number, hook in list(module._forward_hooks.items()):
         if isinstance(hook, Selection):
             del module._forward_hooks[number]
@@ -95,15 +95,15 @@ def without_selection(module: nn.Module) -> nn.Module:
 
 
 def logits_of(result: Any) -> Tensor:
-    """The logits among what models of `transformers` return."""
+    """Return the logits of an output object of `transformers`."""
     logits: Tensor = result.logits
     return logits
 
 
 def returns_logits(module: nn.Module, example: Inputs) -> bool:
-    """Whether the module returns an object that has logits, and not a tensor.
+    """Whether the module returns an object with logits instead of a tensor.
 
-    A batch of inputs that the module does not run on is left for others to refuse.
+    False if the module fails on the inputs; later checks report that failure.
 
     >>> returns_logits(nn.Identity(), torch.ones(1))
     False
@@ -117,10 +117,10 @@ def returns_logits(module: nn.Module, example: Inputs) -> bool:
 
 
 def context_of(data: Dataset) -> ModelContext:
-    """The facts of data that a model is made for: shapes, outputs, tokens, the task.
+    """Derive from data the shapes, outputs, vocabulary and task of a model.
 
-    Whole numbers in rows are tokens, and all are looked at for the largest. The task is `task_for`
-    the data, and None where that does not tell how many outputs there must be.
+    Rows of integers are tokens; the largest token over all rows gives the vocabulary. The task is
+    `task_for` the data, or None if it does not determine the number of outputs.
 
     >>> from submodel.data import dataset
     >>> part = torch.tensor([[0, 1], [1, 5]]), torch.tensor([[1, 2], [5, 6]])
@@ -138,7 +138,7 @@ def context_of(data: Dataset) -> ModelContext:
 
 
 def _count_tokens(data: Dataset, task: str) -> int:
-    """One more than the largest token; a target that does not count is negative."""
+    """Return one more than the largest token; ignored targets are negative."""
     if data.text is not None:
         return data.text.vocabulary
     tensors = [first_column(data.train.x), first_column(data.test.x)]
@@ -148,21 +148,21 @@ def _count_tokens(data: Dataset, task: str) -> int:
 
 @dataclass(frozen=True)
 class BuiltIn:
-    """The key of a built-in model in the cache: all that determines its findings."""
+    """Cache key of a built-in model: everything that determines its facts."""
 
-    keys: str  # of the model, and of its axes
+    keys: str  # the sections model and axes
     inputs: tuple[int, ...]
     classes: int | None
     dtype: torch.dtype
-    has_values: bool  # what has none is not verified
+    has_values: bool  # axes are not verified without values
 
 
 def identify(
     config: Config, module: nn.Module, data: Dataset, context: ModelContext | None = None
 ) -> BuiltIn | None:
-    """Which built-in model this is, that was made for the data, or with another ``context``.
+    """Return the cache key of a built-in model made for the data, or for another ``context``.
 
-    None if somebody else's code makes it.
+    None if the model's code is not part of this package.
     """
     if not MODELS.is_ours(config.model.name):
         return None
@@ -175,39 +175,36 @@ def identify(
     )
 
 
-def find_once(
-    subject: BuiltIn | None, question: Hashable, find: Callable[[], _Finding]
-) -> _Finding:
+def find_once(model: BuiltIn | None, name: Hashable, find: Callable[[], _Fact]) -> _Fact:
     """Return ``find()``; for a built-in model the result is cached in the process.
 
-    The question is the key of the cache: what is asked, and all that the answer depends on beside
-    the model.
+    The cache key is the model and the name of the fact, with everything else that it depends on.
 
     >>> find_once(None, "axes", lambda: 1), find_once(None, "axes", lambda: 2)
     (1, 2)
     """
-    if subject is None:
+    if model is None:
         return find()
-    place = (subject, question)
-    if place not in _findings:
-        finding = find()
-        while len(_findings) >= _MOST:
-            _findings.pop(next(iter(_findings)))  # the oldest
-        _findings[place] = finding
-    answer: _Finding = _findings[place]
-    return answer
+    key = (model, name)
+    if key not in _facts:
+        fact = find()
+        while len(_facts) >= _MAX_CACHED:
+            _facts.pop(next(iter(_facts)))  # the oldest
+        _facts[key] = fact
+    cached: _Fact = _facts[key]
+    return cached
 
 
 @dataclass(frozen=True)
-class ModelFindings:
-    """What follows from a configuration, and takes long to find for a large model.
+class ModelFacts:
+    """Facts that follow from a configuration and take long to derive for a large model.
 
     Args:
-        axes: of the run.
-        selects_logits: whether the module's logits are selected from what it returns.
-        is_empty: whether this process needs no values.
-        metrics: the names of those that the model's outputs allow; None: all of the task.
-        constants: the buffers that never come back from clients.
+        axes: axes of the run.
+        selects_logits: whether the logits are selected from the module's return value.
+        is_empty: whether this process needs no weight values.
+        metrics: names of the metrics that the model's outputs allow; None: all of the task.
+        constants: names of the buffers that clients never send back.
     """
 
     axes: Axes
@@ -217,7 +214,7 @@ class ModelFindings:
     constants: frozenset[str] = frozenset()
 
     def select_outputs(self, module: nn.Module) -> nn.Module:
-        """The module, returning its logits where they are selected."""
+        """Return the module, with its logits selected if ``selects_logits``."""
         return select_outputs(module, logits_of) if self.selects_logits else module
 
 
@@ -230,15 +227,15 @@ def is_large(module: nn.Module) -> bool:
     return sum(p.numel() * p.element_size() for p in module.parameters()) >= LARGE_MODEL
 
 
-def findings_of(setup: Setup, config: Config) -> ModelFindings | None:
-    """The findings that other processes can use; None for a small model, or if not certain."""
+def facts_of(setup: Setup, config: Config) -> ModelFacts | None:
+    """Return the facts for other processes; None for a small model or if they may differ there."""
     if not is_large(setup.module) or config.model.share != 1:
         return None
     if from_json(to_json(setup.axes)) != setup.axes:
         return None
     is_plain = not config.model.factorised and config.model.adapters is None
     needs_no_values = is_plain and not defines(setup.scheme, "begin")
-    return ModelFindings(
+    return ModelFacts(
         setup.axes,
         selects_logits=selection_of(setup.module) is not None,
         is_empty=needs_no_values and can_release(setup.module),
@@ -248,19 +245,19 @@ def findings_of(setup: Setup, config: Config) -> ModelFindings | None:
 
 
 @contextmanager
-def pass_on(findings: ModelFindings | None) -> Iterator[None]:
-    """Let processes that are started in this context read the findings, if there are any."""
-    if findings is None:
+def pass_on(facts: ModelFacts | None) -> Iterator[None]:
+    """Pass the facts, if any, to processes started within this context."""
+    if facts is None:
         yield
         return
     with tempfile.TemporaryDirectory(prefix="submodel-") as folder:
-        path = Path(folder) / "findings.json"
+        path = Path(folder) / "facts.json"
         content = {
-            "axes": to_json(findings.axes),
-            "selects_logits": findings.selects_logits,
-            "is_empty": findings.is_empty,
-            "metrics": findings.metrics,
-            "constants": sorted(findings.constants),
+            "axes": to_json(facts.axes),
+            "selects_logits": facts.selects_logits,
+            "is_empty": facts.is_empty,
+            "metrics": facts.metrics,
+            "constants": sorted(facts.constants),
         }
         path.write_text(json.dumps(content), encoding="utf-8")
         os.environ[_VARIABLE] = str(path)
@@ -270,8 +267,8 @@ def pass_on(findings: ModelFindings | None) -> Iterator[None]:
             os.environ.pop(_VARIABLE, None)
 
 
-def passed_findings() -> ModelFindings | None:
-    """The findings of the process that started this one; the first of a machine needs values."""
+def passed_facts() -> ModelFacts | None:
+    """Read the facts from the parent process; the first process of a machine needs values."""
     path = os.environ.pop(_VARIABLE, None)
     if path is None or "LOCAL_RANK" not in os.environ:
         return None
@@ -279,4 +276,4 @@ def passed_findings() -> ModelFindings | None:
     is_empty = content["is_empty"] and int(os.environ["LOCAL_RANK"]) > 0
     axes, metrics = from_json(content["axes"]), tuple(content["metrics"])
     constants = frozenset(content["constants"])
-    return ModelFindings(axes, content["selects_logits"], is_empty, metrics, constants)
+    return ModelFacts(axes, content["selects_logits"], is_empty, metrics, constants)

@@ -10,9 +10,8 @@ from torch import nn
 
 from submodel.algorithm.rounds import initial_state
 from submodel.algorithm.types import Setup
-from submodel.config import Config, parse
-from submodel.config import findings as room
-from submodel.config.findings import findings_of, pass_on, passed_findings
+from submodel.config import Config, model_facts, parse
+from submodel.config.model_facts import facts_of, pass_on, passed_facts
 from submodel.config.setup import prepare
 from submodel.core.errors import SubmodelError
 from submodel.data import Dataset, dataset
@@ -36,7 +35,7 @@ def traced_modules(monkeypatch: pytest.MonkeyPatch) -> list[nn.Module]:
         return trace(module, *arguments, **keywords)
 
     monkeypatch.setattr("submodel.config.parts.trace", watch)
-    monkeypatch.setattr("submodel.config.findings._findings", {})
+    monkeypatch.setattr("submodel.config.model_facts._facts", {})
     return modules
 
 
@@ -67,7 +66,7 @@ OTHERS: dict[str, dict[str, dict[str, Any]]] = {
     "other capacities": {"clients": {"capacities": [1, 0.25]}},
     "labels that are kept": {"local": {"absent_labels": "keep"}},
     "axes that are kept": {"axes": {"whole": ["1"]}},
-    "images of another size": {"data": {"name": "tests.prepare.test_findings:wide_images"}},
+    "images of another size": {"data": {"name": "tests.prepare.test_model_facts:wide_images"}},
 }
 
 
@@ -106,7 +105,7 @@ def net_of_the_user() -> nn.Module:
 
 
 def test_other_peoples_models_are_looked_at_every_time(traced_modules: list[nn.Module]) -> None:
-    by_path = parse({**BASE, "model": {"name": "tests.prepare.test_findings:net_of_the_user"}})
+    by_path = parse({**BASE, "model": {"name": "tests.prepare.test_model_facts:net_of_the_user"}})
     for _ in range(2):
         prepare(by_path)
         prepare(configured(), net_of_the_user())
@@ -132,15 +131,15 @@ LLAMA: dict[str, Any] = {
 def test_a_follower_has_the_same_setup_without_values(monkeypatch: pytest.MonkeyPatch) -> None:
     config = parse(LLAMA)
     first = prepare(config)
-    assert findings_of(first, config) is None  # a small model is prepared in a moment
-    monkeypatch.setattr(room, "LARGE_MODEL", 0)
-    with pass_on(findings_of(first, config)):
+    assert facts_of(first, config) is None  # a small model is prepared in a moment
+    monkeypatch.setattr(model_facts, "LARGE_MODEL", 0)
+    with pass_on(facts_of(first, config)):
         monkeypatch.setenv("LOCAL_RANK", "1")
-        findings = passed_findings()
-    assert findings is not None
-    assert findings.is_empty
-    assert passed_findings() is None  # nothing is left for others
-    second = prepare(config, findings=findings)
+        facts = passed_facts()
+    assert facts is not None
+    assert facts.is_empty
+    assert passed_facts() is None  # nothing is left for others
+    second = prepare(config, facts=facts)
     assert all(parameter.is_meta for parameter in second.module.parameters())
     assert second.axes == first.axes
     shapes = [{n: p.shape for n, p in s.module.named_parameters()} for s in (first, second)]
@@ -155,9 +154,9 @@ def test_a_follower_has_the_same_setup_without_values(monkeypatch: pytest.Monkey
 def test_the_first_of_a_machine_has_values(monkeypatch: pytest.MonkeyPatch) -> None:
     config = parse(LLAMA)
     setup = prepare(config)
-    monkeypatch.setattr(room, "LARGE_MODEL", 0)
+    monkeypatch.setattr(model_facts, "LARGE_MODEL", 0)
     monkeypatch.setenv("LOCAL_RANK", "0")
-    with pass_on(findings_of(setup, config)):
-        again = prepare(config, findings=passed_findings())
+    with pass_on(facts_of(setup, config)):
+        again = prepare(config, facts=passed_facts())
     tensors = dict(again.module.named_parameters())
     assert all(torch.equal(p, tensors[n]) for n, p in setup.module.named_parameters())

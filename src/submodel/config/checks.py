@@ -1,6 +1,6 @@
-"""Whether model, data, loss and scheme fit together: tried before anything runs.
+"""Trials of whether model, data, loss and scheme work together, before a run starts.
 
-A few examples, every capacity once; a scheme of somebody else is asked for masks.
+The trials use a few examples and every capacity once; third-party schemes must draw masks.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from submodel.algorithm.dispatch import knowledge_of
 from submodel.algorithm.rounds import initial_state
 from submodel.algorithm.types import Setup
 from submodel.config import Config
-from submodel.config.findings import BuiltIn, find_once, is_large
+from submodel.config.model_facts import BuiltIn, find_once, is_large
 from submodel.config.parts import capacity_shares
 from submodel.core.errors import ConfigError, DataError, SubmodelError, refuse, wrap_errors
 from submodel.core.randomness import seed_torch
@@ -39,15 +39,15 @@ from submodel.schemes.scheme import check_members
 from submodel.tasks.loss import NO_LABEL, Loss, TokenCrossEntropy, smoothing_of, value_of
 from submodel.tasks.metrics import BatchMetric
 
-_FEW = 2  # examples that a trial takes
-_MOST = 64  # where two are too few
+_FEW = 2  # examples of a trial
+_MOST = 64  # examples of a trial for which two are too few
 _ROWS = 1 << 16
 _CERTAINTY = 30.0
-"""Units that are expected over the draws: e^-30 is the chance of none if each is independent."""
+"""Expected number of held units over all draws; e^-30 is the chance of none if independent."""
 
 
 def check_kinds(module: object, data: object, loss: object) -> None:
-    """Raise unless these are a module (or none), data (or none) and a loss."""
+    """Raise `ConfigError` unless the arguments are a module or None, a dataset or None, a loss."""
     problems = []
     if isinstance(module, type) and issubclass(module, nn.Module):
         problems.append(f"model: {module.__name__} is a class; give an instance of it")
@@ -56,8 +56,8 @@ def check_kinds(module: object, data: object, loss: object) -> None:
     if data is not None and not isinstance(data, Dataset):
         description = repr(data) if isinstance(data, str) else f"a {type(data).__name__}"
         problems.append(
-            f"data: {description} is not a dataset; make one by submodel.dataset((x, y), (test_x, "
-            "test_y)), or take submodel.digits()"
+            f"data: {description} is not a dataset; make one with submodel.dataset((x, y), "
+            "(test_x, test_y)), or use submodel.digits()"
         )
     if isinstance(loss, type) and issubclass(loss, nn.Module):
         problems.append(f"loss: {loss.__name__} is a class; give an instance, {loss.__name__}()")
@@ -72,7 +72,7 @@ def check_kinds(module: object, data: object, loss: object) -> None:
 
 
 def simplify(loss: Loss, data: Dataset) -> Loss:
-    """The plain cross-entropy where ``loss`` is nothing else.
+    """Replace a loss that equals the plain cross-entropy by `functional.cross_entropy`.
 
     >>> from submodel.data import digits
     >>> simplify(nn.CrossEntropyLoss(), digits()) is functional.cross_entropy
@@ -83,7 +83,7 @@ def simplify(loss: Loss, data: Dataset) -> Loss:
 
 
 def cross_entropy_options(loss: Loss, data: Dataset) -> list[str]:
-    """The options by which a loss differs from a cross-entropy of labels, smoothed or not."""
+    """List how a loss differs from a cross-entropy of labels, smoothed or not."""
     if loss is functional.cross_entropy:
         return []
     if type(loss) is not nn.CrossEntropyLoss:
@@ -98,12 +98,12 @@ def cross_entropy_options(loss: Loss, data: Dataset) -> list[str]:
 
 
 def check_model(module: nn.Module) -> None:
-    """Raise unless the model has something to train, with values, on the CPU, and can be copied."""
+    """Raise unless the model has trainable, finite parameters on the CPU and can be copied."""
     refuse_kinds(module)
     parameters = dict(module.named_parameters())
     if lazy := [name for name, p in parameters.items() if is_lazy(p)]:
         raise ConfigError(
-            f"model: {lazy[0]} has no shape yet; run the module once, as model(x[:2]), before"
+            f"model: {lazy[0]} has no shape yet; run the module once before, as model(x[:2])"
         )
     problems = []
     if not parameters:
@@ -111,7 +111,7 @@ def check_model(module: nn.Module) -> None:
     elif not any(p.requires_grad for p in parameters.values()):
         problems.append(
             "model: all its parameters are frozen (requires_grad is False), so there is nothing to "
-            "train; model.requires_grad_(True) thaws them"
+            "train; model.requires_grad_(True) makes them trainable"
         )
     for name, tensor in (*parameters.items(), *module.named_buffers()):
         if tensor.device.type == "meta":
@@ -119,25 +119,25 @@ def check_model(module: nn.Module) -> None:
         elif tensor.device.type != "cpu":
             problems.append(
                 f"model: {name} is on {tensor.device}; give the model on the cpu: engine.device "
-                "says where to train"
+                "sets the device for training"
             )
         elif tensor.is_inference():
-            problems.append(f"model: {name} was made in inference mode and cannot be trained")
+            problems.append(f"model: {name} was created in inference mode and cannot be trained")
         elif name in parameters and tensor.is_complex():
             problems.append(
-                f"model: {name} is complex, and weights are averaged as real numbers; hold "
-                "torch.view_as_real of it, and use torch.view_as_complex in the forward"
+                f"model: {name} is complex, but weights are averaged as real numbers; store "
+                "torch.view_as_real of it and use torch.view_as_complex in the forward"
             )
         elif name in parameters and not bool(tensor.isfinite().all()):
-            problems.append(f"model: {name} holds a value that is not finite")
+            problems.append(f"model: {name} contains a value that is not finite")
         if problems:
-            break  # the others are likely to be alike
+            break  # the other tensors probably have the same problem
     refuse(problems)
 
 
 def check_fit(module: nn.Module, data: Dataset, loss: Loss) -> None:
-    """Raise unless the model runs on the inputs and the loss takes its outputs and the targets."""
-    with torch.inference_mode(False), torch.enable_grad():  # wherever it is called
+    """Raise unless the model accepts the inputs and the loss accepts its outputs and targets."""
+    with torch.inference_mode(False), torch.enable_grad():  # whatever the caller's mode
         _check_part(module, data, data.train, loss, "training")
         _check_part(module, data, data.test, loss, "test")
 
@@ -145,11 +145,11 @@ def check_fit(module: nn.Module, data: Dataset, loss: Loss) -> None:
 def _check_step(
     small: nn.Module, data: Dataset, loss: Loss, batch_size: int | None, axes: Axes
 ) -> None:
-    """Raise unless a sub-model takes a training step: forward and backward, in training mode.
+    """Raise unless a sub-model can take a training step: forward and backward, in training mode.
 
-    Code may fail there alone: a layer that evaluation never runs was not traced, so that its
-    weights are whole. Where two examples are too few, a batch of training is tried. The sub-model
-    is not the same afterwards.
+    Some models fail only there: a layer that evaluation never runs was not traced, so its weights
+    are uncut. If two examples are too few, a training batch is tried. The step changes the
+    sub-model.
     """
     if any(p.is_meta for p in small.parameters()) or len(data.train) < _FEW:
         return
@@ -169,8 +169,8 @@ def _check_step(
     for name, before in constants.items():
         if not torch.equal(small.get_buffer(name), before):
             raise ConfigError(
-                f"model: {name} holds a value that is not finite, and training changes it, so "
-                "that clients' values have no mean; let it begin with a finite value"
+                f"model: {name} contains a value that is not finite and changes in training, so "
+                "the clients' values have no mean; initialise it with a finite value"
             )
 
 
@@ -179,26 +179,24 @@ def _step_error(small: nn.Module, examples: Examples, loss: Loss) -> Exception |
     try:
         outputs = call(small, examples.x)
         if not isinstance(outputs, Tensor):
-            raise TypeError(f"its forward returns a {type(outputs).__name__}, and not a tensor")
+            raise TypeError(f"its forward returns a {type(outputs).__name__}, not a tensor")
         value = loss(outputs, examples.y)
         parameters = [p for p in small.parameters() if p.requires_grad]
         torch.autograd.grad(value, parameters, allow_unused=True)
     except SubmodelError:
         raise
-    except Exception as error:  # whatever the model's own code raises
+    except Exception as error:  # any exception of the model's code
         return error
     return None
 
 
 def _step_problem(small: nn.Module, error: Exception, axes: Axes) -> str:
-    """Why a sub-model cannot be trained, and what to do about it."""
+    """Explain why a sub-model cannot be trained, with a remedy."""
     path, layer = innermost(small, error.__traceback__)
     where = f" in {path!r} ({type(layer).__name__})" if path else ""
     reason = next(iter(str(error).splitlines()), "")
     reason = reason.partition(" Hint: ")[0].partition(". To resolve")[0]
-    text = (
-        f"model: in training mode it does not take a step: {type(error).__name__}{where}: {reason}"
-    )
+    text = f"model: a training step fails: {type(error).__name__}{where}: {reason}"
     if "use_reentrant" in reason:
         return f"{text}; give torch.utils.checkpoint use_reentrant=False"
     if isinstance(error, TypeError) and "forward returns" in reason:
@@ -207,9 +205,9 @@ def _step_problem(small: nn.Module, error: Exception, axes: Axes) -> str:
     if unseen and "inplace operation" not in reason:
         names = ", ".join(unseen[:4]) + (", ..." if len(unseen) > 4 else "")
         return (
-            f"{text}; evaluation mode, in which the axes are found, never reads {names}: compute "
-            "with them in both modes (and use the result in training), or keep the axes before "
-            f"them whole, by axes.whole; there are {', '.join(axes.cut_by_capacity)}"
+            f"{text}; axes are traced in evaluation mode, which never reads {names}: compute "
+            "with them in both modes (and use the result in training), or list the axes before "
+            f"them in axes.whole; the axes are {', '.join(axes.cut_by_capacity)}"
         )
     return f"{text}{_line(error)}"
 
@@ -229,15 +227,15 @@ def _check_part(module: nn.Module, data: Dataset, part: Examples, loss: Loss, na
     value = _loss(loss, outputs, y, name)
     if not bool(value.isfinite()):
         counting = value_of(loss, outputs, y)
-        if counting.is_count_known and counting.count > 0:  # else other targets may count
+        if counting.is_count_known and counting.count > 0:  # else later targets may count
             raise DataError(
                 f"{name} data: the loss of the first {len(y)} examples is {value.item()} before "
-                "anything is trained"
+                "training"
             )
     if not value.requires_grad:
         raise ConfigError(
-            "loss: it does not depend on the model's parameters; something is detached, "
-            "turned into a number, or computed under no_grad"
+            "loss: it does not depend on the model's parameters; a tensor is detached, "
+            "converted to a number, or computed under no_grad"
         )
     _check_extremes(module, part.x, name)
 
@@ -245,9 +243,9 @@ def _check_part(module: nn.Module, data: Dataset, part: Examples, loss: Loss, na
 def metric_problems(
     module: nn.Module, examples: Examples, metrics: Mapping[str, BatchMetric], count: int = _FEW
 ) -> dict[str, str]:
-    """Why metrics cannot be had from the model's outputs, by name; those that can are not named.
+    """Map each metric that fails on the model's outputs to the reason.
 
-    So many examples of the test part are tried, beside the one with the largest label.
+    The first ``count`` examples are tried, with the one that has the largest label.
     """
     y, places = examples.y, [*range(min(count, len(examples)))]
     if y.dim() == 1 and not y.is_floating_point():
@@ -260,7 +258,7 @@ def metric_problems(
             metric.sums(outputs, few.y)
         except ConfigError as error:
             problems[name] = error.problems[0].removeprefix("task: ")
-        except Exception as error:  # of a metric of the user's own
+        except Exception as error:  # any exception of a user's metric
             problems[name] = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
     return problems
 
@@ -273,24 +271,24 @@ def _outputs(module: nn.Module, x: Inputs, name: str) -> Tensor:
         raise ForwardError(f"{name} data: {error}") from error.__cause__
     if not isinstance(outputs, Tensor):
         raise ConfigError(
-            f"model: its forward returns a {type(outputs).__name__}; training needs one tensor "
-            "of outputs: outputs=lambda returned: ... selects it"
+            f"model: its forward returns a {type(outputs).__name__}; training needs one output "
+            "tensor: outputs=lambda returned: ... selects it"
         )
     return outputs
 
 
 def _check_labels(outputs: Tensor, y: Tensor, data: Dataset, name: str) -> None:
-    """Raise unless there is an output for every label, for the cross-entropy."""
+    """Raise unless the model has an output for every class label, as the cross-entropy needs."""
     if data.classes == 1:
         raise DataError("class labels: all are 0; the cross-entropy needs at least two classes")
     if data.classes is not None and outputs.dim() != 2:
         raise ConfigError(
             f"model: its outputs have the shape {tuple(outputs.shape)} for {_FEW} examples; "
-            "class labels need one output for each class, (examples, classes)"
+            "class labels need one output per class: (examples, classes)"
         )
     if y.is_floating_point() or outputs.dim() < 2:
-        return  # probabilities, or something that the loss itself will refuse
-    no_label = -100  # as functional.cross_entropy
+        return  # probabilities, or outputs that the loss itself will refuse
+    no_label = -100  # the default of functional.cross_entropy
     labels = y[y != no_label]
     if not labels.numel():
         return
@@ -299,63 +297,63 @@ def _check_labels(outputs: Tensor, y: Tensor, data: Dataset, name: str) -> None:
         return
     begin = "; the labels begin at 1: give y - 1" if least == 1 and most == count else ""
     raise DataError(
-        f"{name} data: labels go from {least} to {most}, but the model has {count} outputs, for "
-        f"labels 0 to {count - 1}{begin}"
+        f"{name} data: labels range from {least} to {most}, but the model has {count} outputs, "
+        f"for labels 0 to {count - 1}{begin}"
     )
 
 
 def _check_tokens(outputs: Tensor, y: Tensor, name: str) -> None:
-    """Raise unless there is an output for every token among the targets."""
+    """Raise unless the model has an output for every token among the targets."""
     if y.is_floating_point() or outputs.dim() < 2:
-        return  # which the loss itself will refuse
+        return  # the loss itself will refuse these
     count = outputs.shape[-1]
-    for start in range(0, len(y), _ROWS):  # targets may be more than memory holds
+    for start in range(0, len(y), _ROWS):  # the targets may exceed the memory
         rows = y[start : start + _ROWS]
         wrong = (rows != NO_LABEL) & ((rows < 0) | (rows >= count))
         if bool(wrong.any()):
             place = wrong.nonzero()[0].tolist()
             raise DataError(
                 f"{name} data: example {start + place[0]}: target {int(rows[tuple(place)])} is not "
-                f"one of the tokens 0 to {count - 1} that the model tells; {NO_LABEL} stands for "
-                "none"
+                f"one of the tokens 0 to {count - 1} that the model predicts; {NO_LABEL} marks an "
+                "ignored target"
             )
 
 
 def _loss(loss: Loss, outputs: Tensor, y: Tensor, name: str) -> Tensor:
-    """The loss of some examples; raises unless it is one number."""
+    """Compute the loss of some examples; raise unless it is one number."""
     try:
         with warnings.catch_warnings():
-            # of a broadcast of outputs against targets: every pair would count
+            # outputs broadcast against targets: every pair would count
             warnings.filterwarnings("error", message="Using a target size", category=UserWarning)
             value: object = loss(outputs, y)
     except SubmodelError:
         raise
-    except Exception as error:  # whatever the loss's own code raises
+    except Exception as error:  # any exception of the loss's code
         reason = next(iter(str(error).splitlines()), "")
         text = (
-            f"loss: it does not take outputs of shape {tuple(outputs.shape)} and targets of shape "
+            f"loss: it rejects outputs of shape {tuple(outputs.shape)} with targets of shape "
             f"{tuple(y.shape)} and type {str(y.dtype).removeprefix('torch.')} ({name} data): "
             f"{type(error).__name__}: {reason.partition(' This will likely')[0]}"
         )
         for change, targets in _changes(outputs, y):
-            if _is_taken(loss, outputs, targets):
-                text += f"; it would take {change}"
+            if _is_accepted(loss, outputs, targets):
+                text += f"; it accepts {change}"
                 break
         else:
             whole = y.is_floating_point() and bool((y == y.round()).all())
             if y.dim() == 1 and whole and outputs.dim() == 2 and outputs.shape[1] > 1:
-                text += "; numbers are told by one output each: if these are class labels, y.long()"
+                text += "; regression needs one output per number; for class labels, use y.long()"
         raise ConfigError([text]) from error
     if not isinstance(value, Tensor) or value.dim():
         description = f"a {type(value).__name__}"
         if isinstance(value, Tensor):
             description = f"a tensor of shape {tuple(value.shape)}"
-        raise ConfigError(f"loss: it returns {description}; want a tensor of one number, the mean")
+        raise ConfigError(f"loss: it returns {description}; it must return a scalar tensor, a mean")
     return value
 
 
 def _changes(outputs: Tensor, y: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """Common corrections of targets, each with the corrected targets."""
+    """Yield common corrections of targets, each with the corrected targets."""
     if y.dtype != torch.int64:
         yield "y.long()", y.long()
     if y.dim() == 2 and y.shape == outputs.shape:
@@ -367,7 +365,7 @@ def _changes(outputs: Tensor, y: Tensor) -> Iterator[tuple[str, Tensor]]:
     yield "y.unsqueeze(1)", y.unsqueeze(1)
 
 
-def _is_taken(loss: Loss, outputs: Tensor, y: Tensor) -> bool:
+def _is_accepted(loss: Loss, outputs: Tensor, y: Tensor) -> bool:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
@@ -378,10 +376,10 @@ def _is_taken(loss: Loss, outputs: Tensor, y: Tensor) -> bool:
 
 
 def _check_extremes(module: nn.Module, inputs: Inputs, name: str) -> None:
-    """Raise unless the model takes the largest and the smallest whole numbers: tokens, categories.
+    """Raise unless the model accepts the largest and the smallest integer inputs, such as tokens.
 
-    A made-up pair of examples is tried first. It may be one that the data never hold (a text of
-    nothing but padding), so an error is raised only if an example of the data fails too.
+    A synthetic pair of examples is tried first. The data may not contain it (a text of only
+    padding), so an error is raised only if an example of the data fails too.
     """
     tensors = columns(inputs)
     whole = {key: tensor for key, tensor in tensors.items() if _holds_tokens(tensor)}
@@ -421,11 +419,11 @@ def check_builds(
     loss: Loss,
     built_in: BuiltIn | None,
 ) -> None:
-    """Raise unless the sub-model of every capacity can be built; the smallest takes a step, too.
+    """Raise unless the sub-model of every capacity can be built, and the smallest can train.
 
-    The whole is built, too: its copy must be a model of its own. A scheme that keeps unequal
-    numbers of units is asked for some of its own cuts, as sizes that fit the others need not fit
-    those. Of a built-in model, what was built once in this process is not built again.
+    The full model is built, too: its copy must be independent. A scheme may keep unequal numbers
+    of units, so a few of its own cuts are built as well: sizes that suit other schemes need not
+    suit these. A built-in model of one shape is built once per process.
     """
     outputs = OutputCheck(module, data.example)
 
@@ -446,7 +444,7 @@ def check_builds(
         draw = Draw(config.seed, 0, client)
         try:
             cut = draw_units(rule, axes, capacity, draw, least=config.axes.least)
-        except LookupError:  # it looks at the model; then it may draw anything
+        except LookupError:  # the scheme looks at the model, so it may draw any cut
             cut = draw_units(Random("bernoulli"), axes, capacity, draw, least=config.axes.least)
         if cut.shape_key not in shape_keys:
             is_first = not shape_keys
@@ -455,18 +453,18 @@ def check_builds(
 
 
 def try_scheme(setup: Setup) -> None:
-    """Raise unless ``select`` returns a mask for every axis and capacity, and ever holds a unit.
+    """Raise unless ``select`` returns a mask for every axis and capacity, and some mask is True.
 
-    A single draw may be empty, as Bernoulli draws are; so many are made that none would hold a
-    unit by chance. The package's own schemes are not tried. Of members that belong together a
-    scheme defines all or none.
+    A single draw may be empty, as Bernoulli draws are; enough draws are made that an empty result
+    is not due to chance. The package's own schemes are not tried. A scheme must define all or none
+    of the members that belong together.
     """
     scheme = setup.scheme
     check_members(scheme)
     if type(scheme).__module__.partition(".")[0] == __name__.partition(".")[0]:
         return
     name = f"scheme {type(scheme).__name__}"
-    with wrap_errors(f"{name}: it fails when it is asked for a mask", SubmodelError):
+    with wrap_errors(f"{name}: it fails to draw a mask", SubmodelError):
         model = knowledge_of(setup, initial_state(setup))
         clients = setup.population.sample(0)
         for capacity in sorted(set(setup.population.capacities)):
@@ -478,6 +476,6 @@ def try_scheme(setup: Setup) -> None:
                         break
                 else:
                     raise SubmodelError(
-                        f"{name}: capacity {share:g} never holds anything of axis {axis!r}; select "
-                        "must return a mask that is True somewhere"
+                        f"{name}: at capacity {share:g} it never selects a unit of axis {axis!r}; "
+                        "select must return a mask that is True somewhere"
                     )
