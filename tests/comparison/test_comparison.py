@@ -56,7 +56,7 @@ from submodel_lab.paper.scales import (
     specs_of_plan,
 )
 from tests.support.jobs import run_in_this_process
-from tests.support.records import Lines, findings_of
+from tests.support.records import Lines, result_of
 
 TINY: dict[str, Any] = {
     "model": {"name": "mlp", "width": 8},
@@ -306,7 +306,7 @@ def made_up(accuracies: dict[str, list[float]]) -> ComparisonResult:
         ]  # fmt: skip
 
     ways = {name: [curve(*x) for x in enumerate(ends)] for name, ends in accuracies.items()}
-    return findings_of(ways, 3600.0)
+    return result_of(ways, 3600.0)
 
 
 def test_the_table_says_what_each_way_took_and_reached() -> None:

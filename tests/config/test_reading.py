@@ -106,8 +106,15 @@ def test_every_key_has_a_default_and_a_description() -> None:
 IMPORTS = {
     "the configuration": "submodel.config",
     "the lists of components": ", ".join(
-        f"submodel.{room}.registry"
-        for room in ("model", "data", "tasks", "local", "schemes", "algorithm", "engines")
+        f"submodel.{module}"
+        for module in (
+            "model.builtin_models",
+            "data.builtin_data",
+            "tasks.builtin_tasks",
+            "schemes.builtin_schemes",
+            "algorithm.builtin_rules",
+            "engines.builtin_engines",
+        )
     ),
 }
 

@@ -14,7 +14,7 @@ from torch import nn
 import submodel
 from submodel.core.tables import card, cell, curve, grid_of_cells, line_of_text, strip
 from submodel.model.cut import WHOLE, CoordinateCut, UnitCut
-from tests.support.records import findings_of, score_line
+from tests.support.records import result_of, score_line
 
 EVIL = "<script>alert('&')</script>"
 
@@ -118,8 +118,8 @@ def test_a_result_and_its_run(result: tuple[submodel.Result, Path]) -> None:
 
 def test_a_comparison_names_the_best() -> None:
     lines = {"rolling <1>": score_line(0.75, 7), "static": score_line(0.5, 7)}
-    findings = findings_of({name: [[line]] for name, line in lines.items()})
-    markup = findings._repr_html_()
+    result = result_of({name: [[line]] for name, line in lines.items()})
+    markup = result._repr_html_()
     shown = texts(markup)
     assert "Comparison: one seed, some budget" in shown
     assert "75.0" in shown

@@ -32,7 +32,7 @@ def record(
     return ArmRecord(slug, {"name": slug}, runs)
 
 
-def findings_of(
+def result_of(
     ways: Mapping[str, Sequence[float | Lines]], seconds: float = 1.0
 ) -> ComparisonResult:
     """What a comparison found: of each way its curves."""
