@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 SIMULATION := .venv-simulation
 DOCS := .venv-docs
 # One thread per test process: the tests run in parallel, and tiny operators gain nothing from more.
-# Whatever the shell says, bytecode is kept: all processes that tests start would compile the same again.
+# Bytecode is always written: otherwise every process that tests start would compile the package again.
 TEST_ENV := OMP_NUM_THREADS=1 MPLBACKEND=Agg PYTHONDONTWRITEBYTECODE=
 
 .PHONY: train test browser test-quick test-deep test-faults test-simulation test-wheel lint lint-quick graph size gallery results docs clean
@@ -13,14 +13,14 @@ TEST_ENV := OMP_NUM_THREADS=1 MPLBACKEND=Agg PYTHONDONTWRITEBYTECODE=
 train: $(VENV)/.ready
 	$(BIN)/submodel train
 
-# The types are checked beside the tests, and told after them; either fails the command.
+# Types are checked in parallel with the tests and printed after them; a failure of either fails the command.
 test: lint-quick browser
 	@types=$$(mktemp); $(BIN)/mypy >$$types 2>&1 & mypy=$$!; \
 	trap 'kill $$mypy 2>/dev/null; rm -f $$types' EXIT; \
 	$(TEST_ENV) $(BIN)/pytest -n auto --dist worksteal; tests=$$?; \
 	wait $$mypy; typed=$$?; cat $$types; exit $$((tests ? tests : typed))
 
-# The tests of pages need a browser: installed where that can be done, or said to be missing.
+# The tests of pages need a browser: install it if possible, else print that it is missing.
 browser:
 	@if command -v chromium >/dev/null && command -v chromedriver >/dev/null; then exit 0; fi; \
 	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
@@ -38,11 +38,11 @@ test-quick: $(VENV)/.ready
 test-deep: $(VENV)/.ready
 	$(TEST_ENV) $(BIN)/pytest tests/deep -m deep -n auto -rP
 
-# Real processes on loopback that are killed, stopped and lied to: a quarter of an hour.
+# Real processes on loopback under kills, stops and false messages: a quarter of an hour.
 test-faults: $(VENV)/.ready
 	$(TEST_ENV) $(BIN)/pytest tests/faults -m faults -v --durations=0
 
-# The wheel as `pip install` of today makes it, without constraints: several minutes, and a network.
+# Build the wheel and install it without constraints: several minutes, needs a network.
 test-wheel:
 	PYTHON=$(PYTHON) tools/test_wheel.sh
 
@@ -59,19 +59,19 @@ lint-quick: $(VENV)/.ready
 graph: $(VENV)/.ready
 	MPLBACKEND=Agg $(BIN)/python -m tools
 
-# How many files, functions and jumps a round, the start of a run and a cut take; lines by package.
+# Count the files, functions and jumps of a round, of the start of a run and of a cut, and lines by package.
 size: $(VENV)/.ready
 	@$(BIN)/python -m tools.size
 
-# The tables and figures of docs/results.md and the evidence of `submodel advise`, from the records in results/.
+# Generate the tables and figures of docs/results and the evidence of `submodel advise` from the records in results/.
 results: $(VENV)/.ready
 	MPLBACKEND=Agg $(BIN)/python -m tools.results
 
-# The pictures of docs/gallery.md, from the schemes.
+# Draw the pictures of docs/gallery.md from the schemes.
 gallery: $(VENV)/.ready
 	$(BIN)/python -m tools.gallery
 
-# The documentation as a site: open site/index.html. Nothing is fetched when it is built or read.
+# Build the documentation as a site: open site/index.html. Neither building nor reading fetches anything.
 docs: $(DOCS)/.ready $(VENV)/.ready
 	$(TEST_ENV) $(BIN)/pytest tests -m docs
 	$(DOCS)/bin/python -m doctest tools/docstrings.py
@@ -85,7 +85,7 @@ $(DOCS)/.ready: pyproject.toml constraints.txt
 	$(DOCS)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -r $(DOCS)/requirements.txt
 	touch $@
 
-# Flower's simulation, with a Ray that `make test` does without, in a network of its own.
+# Flower's simulation with Ray, which `make test` does not need, in an isolated network.
 test-simulation: $(SIMULATION)/.ready
 	$(TEST_ENV) $(SIMULATION)/bin/pytest -s tests/federation/flower/simulation.py
 

@@ -1,10 +1,10 @@
-"""What finding and using the axes costs: trace, draw, gather, build, scatter, on one thread.
+"""Measure the cost of axes: trace, draw, gather, build and scatter, on one thread.
 
     python benchmarks/axes.py [--repeats 15]
 
-Processor time, as medians with ranges. The steps alternate within a repeat, so that a busy machine
-slows all of them alike. Goals: a trace takes at most three plain forwards, and gather + scatter at
-capacity 1/4 at most 15 ms, both for a ResNet18 of width 64.
+Results are medians of processor time with ranges. The steps alternate within a repeat, so that a
+busy machine slows all of them equally. Goals: a trace takes at most three plain forwards, and
+gather + scatter at capacity 1/4 at most 15 ms, both for a ResNet18 of width 64.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def milliseconds(work: Callable[[], object]) -> float:
 
 
 def measure(steps: dict[str, Callable[[], object]], repeats: int) -> Times:
-    """The steps in turn, again and again; the first turn, which fills caches, does not count."""
+    """Time the steps in turn; the first turn, which fills caches, does not count."""
     times: Times = {name: [] for name in steps}
     for turn in range(repeats + 1):
         for name, work in steps.items():
@@ -58,7 +58,7 @@ def scatter(cut: Cut, target: Tensors, small: Tensors) -> None:
 
 
 def resnet(repeats: int) -> Times:
-    """A pre-activation ResNet18 on 32 x 32 images."""
+    """Time the steps of a pre-activation ResNet18 on 32 x 32 images."""
     torch.manual_seed(0)
     module = make_model("preresnet18", (3, 32, 32), 10, 64)
     one, two = torch.randn(1, 3, 32, 32), torch.randn(2, 3, 32, 32)
@@ -73,7 +73,7 @@ def resnet(repeats: int) -> Times:
 
     def draw(scheme: Scheme) -> UnitCut:
         cut = draw_units(scheme, axes, CAPACITY, Draw(0, 0, 0))
-        assert cut.plan  # made when first asked for
+        assert cut.plan  # computed lazily
         return cut
 
     steps: dict[str, Callable[[], object]] = {
@@ -98,7 +98,7 @@ def resnet(repeats: int) -> Times:
 
 
 def gpt2(repeats: int) -> Times:
-    """GPT-2 with 124 million parameters, without values."""
+    """Time the trace of GPT-2 with 124 million parameters, without values."""
     found = subject("transformers:GPT2Config", {}, on_meta_device=True)
 
     found.module.eval()
@@ -122,12 +122,12 @@ def summary(times: Times) -> dict[str, dict[str, float]]:
 
 
 def pairs(times: Times, one: str, other: str, combine: Callable[[float, float], float]) -> float:
-    """The median of two steps of the same turn, combined."""
+    """Return the median of a combination of two steps of the same turn."""
     return statistics.median(map(combine, times[one], times[other]))
 
 
 def goals(times: Times) -> dict[str, dict[str, float | bool]]:
-    """What was aimed at, what was found, and whether that is good enough."""
+    """Compare the measured numbers with the goals."""
     found: dict[str, tuple[float, float]] = {}
     for batch in (1, 2):
         ratio = pairs(times, f"trace, batch {batch}", f"forward, batch {batch}", lambda t, f: t / f)

@@ -1,11 +1,11 @@
-"""What looking before training takes: processor time of commands beyond that of `import torch`.
+"""Measure the processor time of commands without training, beyond that of `import torch`.
 
     python -m benchmarks.commands [--repetitions 5] [--out benchmarks/results/commands.json]
 
-Each command runs in a process of its own, with one thread and with bytecode kept; time is user +
-system of that process, the median over repetitions, minus the median of `python -c 'import torch'`,
-measured in turn. Data that is fetched (MNIST) is there already after a first run, which is
-not counted. Some two minutes.
+Each command runs in its own process with one thread and with bytecode files. The time is user +
+system time of that process, the median over repetitions, minus the median of
+`python -c 'import torch'`, measured in turn. A first run, which fetches data (MNIST), is not
+counted. It takes about two minutes.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ COMMANDS: dict[str, list[str]] = {
     "inspect gpt": ["inspect", "gpt"],
     "inspect preresnet18 of width 64": ["inspect", "preresnet18", "--set", "width=64"],
 }
-"""Name -> what follows `submodel`."""
+"""Arguments of `submodel` by name."""
 _LIMIT = 1.0  # seconds beyond `import torch`
 
 
 def processor_seconds(command: list[str]) -> float:
-    """User and system time of one process that must succeed.
+    """Return the user and system time of a process that must succeed.
 
     Args:
-        command: the program and its arguments.
+        command: program and arguments.
     """
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": ""}
     with subprocess.Popen(
@@ -66,7 +66,7 @@ def main() -> None:
     for repetition in range(options.repetitions + 1):
         for name, command in lines.items():
             spent = processor_seconds(command)
-            if repetition:  # the first fills caches of files
+            if repetition:  # the first one fills file caches
                 seconds[name].append(round(spent, 3))
     base = median(seconds.pop("import torch"))
     beyond = {name: round(median(values) - base, 3) for name, values in seconds.items()}

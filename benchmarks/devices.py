@@ -1,10 +1,10 @@
-"""What a round over a real device costs: seconds, bytes on the wire, memory of its process.
+"""Measure the cost of a round with a real device: seconds, bytes on the wire, memory.
 
     python -m benchmarks.devices [--rounds 3] [--out benchmarks/results/devices.json]
 
-For each capacity one server and one device, as `submodel serve` and `submodel join` start them,
-with TLS and keys on loopback, train a pre-activation ResNet18 of width 64. Between the two sits a
-pipe that counts the bytes of both directions: everything that Flower and TLS add is in them.
+For each capacity one server and one device, started by `submodel serve` and `submodel join` with
+TLS and keys on loopback, train a pre-activation ResNet18 of width 64. A proxy between them counts
+the bytes of both directions, including everything that Flower and TLS add.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ def config_of(capacity: float, rounds: int, transport: str, data: dict[str, Any]
     }
 
 
-class Pipe:
-    """Passes connections on, and counts."""
+class Proxy:
+    """Proxy that counts the bytes of its connections."""
 
     def __init__(self, target: int) -> None:
         self.port, self._target = free_port(), target
-        self.down = self.up = 0  # seen from the device
+        self.down = self.up = 0  # from the device's point of view
         self._listener = socket.create_server(("127.0.0.1", self.port))
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -72,7 +72,7 @@ class Pipe:
                 return  # closed
             try:
                 server = socket.create_connection(("127.0.0.1", self._target))
-            except OSError:  # the server is not there yet
+            except OSError:  # the server has not started yet
                 device.close()
                 continue
             for ends in ((device, server, "up"), (server, device, "down")):
@@ -90,7 +90,7 @@ class Pipe:
                 end.close()
 
     def close(self) -> None:
-        """Accept no more."""
+        """Stop accepting connections."""
         self._listener.close()
 
 
@@ -104,13 +104,13 @@ def _start(folder: Path, name: str, *arguments: str) -> subprocess.Popen[bytes]:
 
 
 def _held(pid: int) -> int:
-    """Bytes that a process and those below it hold, what they share counted once."""
+    """Return the memory of a process and its descendants, with shared memory counted once."""
     family = (psutil.Process(pid), *descendants(pid))
     return sum(one.memory_full_info().pss for one in family)
 
 
 class Peak:
-    """The most memory that any process below another one ever held."""
+    """Watch the peak memory of any descendant of a process."""
 
     def __init__(self, pid: int) -> None:
         self.bytes, self._pid, self._over = 0, pid, threading.Event()
@@ -125,7 +125,7 @@ class Peak:
                     self.bytes = max(self.bytes, held * 1024)
 
     def close(self) -> None:
-        """Watch no more."""
+        """Stop watching."""
         self._over.set()
 
 
@@ -137,10 +137,10 @@ def measure(capacity: float, rounds: int, transport: str, data: dict[str, Any]) 
         shutil.copytree(folder / "federation/devices/one", folder / "device")
         (folder / "config.toml").write_text(to_toml(parse(config)))
         port = free_port()
-        pipe = Pipe(port)
+        proxy = Proxy(port)
         serve = _start(folder, "serve", "serve", "config.toml", "--out", "run", "--host",
                        "127.0.0.1", "--port", str(port))  # fmt: skip
-        join = _start(folder, "join", "join", f"127.0.0.1:{pipe.port}", "--part", "0")
+        join = _start(folder, "join", "join", f"127.0.0.1:{proxy.port}", "--part", "0")
         peak = Peak(join.pid)
         try:
             if serve.wait(_PATIENCE):
@@ -150,7 +150,7 @@ def measure(capacity: float, rounds: int, transport: str, data: dict[str, Any]) 
             for process in (join, serve):
                 process.terminate()
                 process.wait(60)
-            pipe.close()
+            proxy.close()
             peak.close()
         lines = [json.loads(line) for line in (folder / "run/metrics.jsonl").open()]
     seen = [line["devices"]["0"] for line in lines]
@@ -164,15 +164,15 @@ def measure(capacity: float, rounds: int, transport: str, data: dict[str, Any]) 
         "bytes_by_cost": own["bytes"] / 2 / half,
         "message_down": seen[-1]["bytes_down"],
         "message_up": seen[-1]["bytes_up"],
-        # of the whole life of the device: its joining, polls and heartbeats, all rounds
-        "wire_down_per_round": pipe.down / rounds,
-        "wire_up_per_round": pipe.up / rounds,
+        # all bytes of the device: joining, polls, heartbeats and rounds
+        "wire_down_per_round": proxy.down / rounds,
+        "wire_up_per_round": proxy.up / rounds,
         "seconds": statistics.median(s["seconds"] for s in seen),
         "training_seconds": statistics.median(s["training"] for s in seen),
-        "peak_memory": peak.bytes,  # of the app, with all that Flower does around it
+        "peak_memory": peak.bytes,  # of the app, including Flower
         "own_peak_memory": max(
             s["peak_memory"] for s in seen
-        ),  # as the app tells, when it has trained
+        ),  # as reported by the app after training
         "waiting_memory": waiting,  # join and Flower's SuperNode, between rounds
     }
 
@@ -190,8 +190,8 @@ def main() -> None:
         for capacity in map(float, given.capacities.split(",")):
             found.append(measure(capacity, given.rounds, transport, {"name": given.data}))
             print(json.dumps(found[-1]), flush=True)
-    told = {"rounds": given.rounds, "images": IMAGES, "results": found}
-    given.out.write_text(json.dumps(told, indent=1) + "\n")
+    content = {"rounds": given.rounds, "images": IMAGES, "results": found}
+    given.out.write_text(json.dumps(content, indent=1) + "\n")
 
 
 if __name__ == "__main__":

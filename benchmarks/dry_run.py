@@ -1,10 +1,10 @@
-"""How far `submodel train --dry-run` is off: five configurations, forecast and then trained.
+"""Measure the error of `submodel train --dry-run` for five configurations.
 
     python -m benchmarks.dry_run [--only default,images,text,table,processes]
 
-Each is forecast twice, before and after the run, each time by a command of its own; the run is a
-command, too. Time is what passes from its start to its end, phases are those of its metrics, memory
-is the most that one of its processes held, traffic and disk are counted. Some three minutes.
+Each is forecast twice, before and after the run, by separate commands; the run is a command as
+well. Time is the wall-clock time of the command, phases are read from its metrics, memory is the
+peak of one of its processes, traffic and disk are counted. It takes about three minutes.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ CONFIGURATIONS: dict[str, list[str]] = {
         "engine.processes=2",
     ],
 }
-"""Name -> what is set; the rest is the default."""
+"""Overridden keys of each configuration, by name."""
 
 
 def write_data(folder: Path) -> None:
-    """A text and a table to train on.
+    """Write a text and a table for training.
 
     Args:
-        folder: where they go.
+        folder: output folder.
     """
     rng = random.Random(0)
     words = ["".join(rng.choices("abcdefghij", k=rng.randint(2, 8))) for _ in range(500)]
@@ -83,7 +83,7 @@ start = time.perf_counter()
 subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL)
 seconds = time.perf_counter() - start
 print(json.dumps([seconds, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024]))
-"""  # a process of its own, whose only children are those of the run
+"""  # a separate process, whose only children are those of the run
 
 
 def _run(settings: Sequence[str], folder: Path) -> dict[str, Any]:
@@ -108,7 +108,7 @@ def _run(settings: Sequence[str], folder: Path) -> dict[str, Any]:
 
 
 def measure(name: str) -> dict[str, Any]:
-    """Forecasts of a configuration, the run, and how much larger the forecasts are than the run.
+    """Forecast and run a configuration, and compute the relative errors of the forecasts.
 
     Args:
         name: one of `CONFIGURATIONS`.
@@ -150,7 +150,7 @@ def measure(name: str) -> dict[str, Any]:
 
 
 def report(results: Mapping[str, Mapping[str, Any]]) -> str:
-    """A line for every configuration: the run, and how far the forecasts were off."""
+    """Tabulate the run and the errors of the forecasts for every configuration."""
     lines = [["configuration", "forecast, s", "run, s", "time", "training", "merging",
               "evaluation", "memory", "traffic", "disk", "trials, s"]]  # fmt: skip
     for name, result in results.items():
@@ -175,7 +175,7 @@ def main() -> None:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--only", default=",".join(CONFIGURATIONS), help="names, by commas")
+    parser.add_argument("--only", default=",".join(CONFIGURATIONS), help="comma-separated names")
     parser.add_argument("--out", type=Path, default=_ROOT / "benchmarks/results/dry-run.json")
     given = parser.parse_args()
     names = given.only.split(",")

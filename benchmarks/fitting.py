@@ -1,12 +1,12 @@
-"""What a device of each capacity can keep at the end: fitted sub-models against other ways to it.
+"""Compare fitted sub-models with other methods to get sub-models that devices can keep.
 
     python benchmarks/fitting.py [CONFIG.toml] [--set KEY=VALUE] [--seeds 5] --out results/fit/NAME
     python benchmarks/fitting.py --out results/fit/digits --table     # from the records alone
 
-Every way trains the same model on the same clients and seeds, for the rounds of the configuration.
-`fit` adds its own rounds to the run of the configuration's scheme, `finish` takes the last quarter
-of the rounds, and `exclusive` trains a model of its own for every capacity, by those who can hold
-it. There is a record (JSON) for each way and seed; what has one is not run again.
+Every arm trains the same model on the same clients and seeds, for the rounds of the configuration.
+`fit` adds its own rounds to the run of the configuration's scheme, `finish` uses the last quarter
+of the rounds, and `exclusive` trains a separate model for every capacity, by the clients that can
+hold it. There is a record (JSON) for each arm and seed; arms with a record are not run again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from submodel.runs.open import Run
 from submodel.runs.training import Training
 
 Record = dict[str, Any]
-WAYS: dict[str, list[str]] = {
+ARMS: dict[str, list[str]] = {
     "static": ["scheme.name=static"],
     "importance": ["scheme.name=importance"],
     "ordered, distilled": ["scheme.name=ordered", "scheme.distill=1.0"],
@@ -40,7 +40,7 @@ FIRST, FIT, FINISH, EXCLUSIVE = "as it is", "fit", "finish", "exclusive"
 
 
 def trained_run(config: Config, folder: Path) -> Run:
-    """A finished run in a new folder."""
+    """Train a run in a new folder."""
     files = RunFolder(folder)
     files.create(config)
     with files.lock():
@@ -49,7 +49,7 @@ def trained_run(config: Config, folder: Path) -> Run:
 
 
 def record_of(run: Run) -> Record:
-    """The scores of a run, by capacity, and what it took."""
+    """Return the scores of a run by capacity, and its cost."""
     summary = run.summary or {}
     name = "accuracy" if "test_accuracy" in summary else "loss"
     last = [line for line in run.history if f"capacity_{name}" in line][-1]
@@ -62,7 +62,7 @@ def record_of(run: Run) -> Record:
 
 
 def first_and_fit(settings: Sequence[str], file: Path | None, folder: Path) -> dict[str, Record]:
-    """The run of the configuration, and its sub-models after they were fitted."""
+    """Run the configuration and fit its sub-models; return both records."""
     run = trained_run(read(file, settings), folder)
     before = record_of(run)
     small = sorted({float(c) for c in before["capacities"]} - {1.0}, reverse=True)
@@ -79,7 +79,7 @@ def first_and_fit(settings: Sequence[str], file: Path | None, folder: Path) -> d
 
 
 def exclusive(settings: Sequence[str], file: Path | None, folder: Path) -> Record:
-    """A model of its own for every capacity, by those who can hold it."""
+    """Train a separate model for every capacity, by the clients that can hold it."""
     capacities = read(file, settings).clients.capacities
     records = {
         f"{c:g}": record_of(
@@ -104,68 +104,68 @@ def exclusive(settings: Sequence[str], file: Path | None, folder: Path) -> Recor
 
 
 def run_seed(settings: Sequence[str], file: Path | None, seed: int, out: Path) -> None:
-    """All ways with one seed, but for those that have a record."""
+    """Run all arms without a record for a seed."""
     common = [*settings, f"seed={seed}", "engine.name=local"]
 
-    def missing(way: str) -> bool:
-        return not record_file(out, way, seed).is_file()
+    def missing(arm: str) -> bool:
+        return not record_file(out, arm, seed).is_file()
 
-    def write(way: str, record: Record) -> None:
+    def write(arm: str, record: Record) -> None:
         out.mkdir(parents=True, exist_ok=True)
-        record_file(out, way, seed).write_text(json.dumps(record, indent=2) + "\n")
-        print(way, seed, json.dumps(record["capacities"]), flush=True)
+        record_file(out, arm, seed).write_text(json.dumps(record, indent=2) + "\n")
+        print(arm, seed, json.dumps(record["capacities"]), flush=True)
 
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         if missing(FIRST) or missing(FIT):
-            for way, record in first_and_fit(common, file, folder / "first").items():
-                write(way, record)
+            for arm, record in first_and_fit(common, file, folder / "first").items():
+                write(arm, record)
         if missing(FINISH):
             config = read(file, [*common, "train.finish=1/4"])
             write(FINISH, record_of(trained_run(config, folder / "finish")))
-        for way, more in WAYS.items():
-            if missing(way):
+        for arm, more in ARMS.items():
+            if missing(arm):
                 config = read(file, [*common, *more])
-                write(way, record_of(trained_run(config, folder / slug(way))))
+                write(arm, record_of(trained_run(config, folder / slug(arm))))
         if missing(EXCLUSIVE):
             write(EXCLUSIVE, exclusive(common, file, folder / "exclusive"))
 
 
-def slug(way: str) -> str:
-    """The name of a way in paths."""
-    return way.replace(", ", "-").replace(" ", "-")
+def slug(arm: str) -> str:
+    """Return the name of an arm in paths."""
+    return arm.replace(", ", "-").replace(" ", "-")
 
 
-def record_file(out: Path, way: str, seed: int) -> Path:
-    """Where a record is kept."""
-    return out / f"{slug(way)}-seed-{seed}.json"
+def record_file(out: Path, arm: str, seed: int) -> Path:
+    """Return the path of a record."""
+    return out / f"{slug(arm)}-seed-{seed}.json"
 
 
 def table_of(out: Path) -> list[str]:
-    """Means over seeds with 95 % intervals, and differences of `fit` to every way."""
-    ways = [FIRST, FIT, FINISH, *WAYS, EXCLUSIVE]
+    """Tabulate means over seeds with 95 % intervals, and differences of `fit` to every arm."""
+    arms = [FIRST, FIT, FINISH, *ARMS, EXCLUSIVE]
     records: dict[str, dict[int, Record]] = {
-        way: {
+        arm: {
             int(path.stem.rpartition("-")[2]): json.loads(path.read_text("utf-8"))
-            for path in sorted(out.glob(f"{slug(way)}-seed-*.json"))
+            for path in sorted(out.glob(f"{slug(arm)}-seed-*.json"))
         }
-        for way in ways
+        for arm in arms
     }
-    records = {way: by_seed for way, by_seed in records.items() if by_seed}
+    records = {arm: by_seed for arm, by_seed in records.items() if by_seed}
     capacities = sorted({c for r in records[FIRST].values() for c in r["capacities"]}, key=float)
     capacities.reverse()
     headings = ["arm", "seeds", *capacities, "GFLOPs", "MB"]
     rows = []
-    for way, by_seed in records.items():
+    for arm, by_seed in records.items():
         cells = [_cell([r["capacities"][c] for r in by_seed.values()]) for c in capacities]
         flops = spread([r["flops"] / 1e9 for r in by_seed.values()])[0]
         size = spread([(r["bytes_down"] + r["bytes_up"]) / 1e6 for r in by_seed.values()])[0]
-        rows.append([way, f"{len(by_seed)}", *cells, f"{flops:.1f}", f"{size:.0f}"])
+        rows.append([arm, f"{len(by_seed)}", *cells, f"{flops:.1f}", f"{size:.0f}"])
     lines = [*markdown_table(headings, rows), ""]
     rows = [
-        [way, *(_difference(records[FIT], by_seed, c) for c in capacities)]
-        for way, by_seed in records.items()
-        if way != FIT
+        [arm, *(_difference(records[FIT], by_seed, c) for c in capacities)]
+        for arm, by_seed in records.items()
+        if arm != FIT
     ]
     return [*lines, *markdown_table(["`fit` minus", *headings[2:-2]], rows)]
 
@@ -185,14 +185,14 @@ def _difference(first: Mapping[int, Record], second: Mapping[int, Record], capac
 
 
 def main() -> None:
-    """Run what has no record, then print the table."""
+    """Run all arms without a record, then print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("config", nargs="?", type=Path)
     parser.add_argument("--set", action="append", default=[], dest="settings")
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--first", type=int, default=0, help="first seed")
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--table", action="store_true", help="only print it")
+    parser.add_argument("--table", action="store_true", help="only print the table")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     if not arguments.table:

@@ -1,17 +1,17 @@
-"""How time and memory grow, each with its exponent: a figure for everything that may grow.
+"""Measure the growth of time and memory with exponents and figures.
 
     python -m benchmarks.growth [--only sampled,registered,parameters,cuts,processes] [--redraw]
 
 - clients sampled per round, and clients registered: workload A of `benchmarks.speed` (digits CNN);
 - parameters: a GPT of growing width, 4 clients of capacity 1/4;
-- distinct cuts: 32 clients of capacity 1/4 who share 1 to 32 cuts of a GPT of width 256;
+- distinct cuts: 32 clients of capacity 1/4 with 1 to 32 cuts of a GPT of width 256;
 - processes: `submodel train --processes N`, a ResNet18 of width 16 on the digits, 32 clients.
 
-Every point is a process of its own (`benchmarks.growth_points`), on one thread. Time is processor
-time of a round, of processes the time that passes; memory is the most that a run has held, beside
-what is imported, of processes the sum over them. An exponent is the slope of a straight line
-through the logarithms, of all points and of the last two: what does not grow weighs on the first.
-Some three minutes.
+Every point is a separate process (`benchmarks.growth_points`) on one thread. Time is the processor
+time of a round, and for processes the wall-clock time; memory is the peak of a run beyond the
+imports, and for processes the sum over them. An exponent is the slope of a straight line through
+the logarithms, for all points and for the last two, as constant parts lower the first. It takes
+about three minutes.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 VALUES: dict[str, Sequence[int]] = {
     "sampled": (25, 50, 100, 200, 400),
     "registered": (10**3, 10**4, 10**5, 10**6),
-    "parameters": (64, 128, 256, 512, 768),  # widths; parameters are told by the model
+    "parameters": (64, 128, 256, 512, 768),  # widths; the model gives the number of parameters
     "cuts": (1, 2, 4, 8, 16, 32),
     "processes": (1, 2, 4),
 }
@@ -56,7 +56,7 @@ _ALONE = {"OMP_NUM_THREADS": "1"}
 
 
 def exponent(values: Sequence[float], amounts: Sequence[float]) -> float:
-    """The slope of a straight line through the logarithms.
+    """Return the slope of a straight line through the logarithms.
 
     >>> round(exponent([1, 10, 100], [3, 30, 300]), 6), round(exponent([1, 2, 4], [5, 5, 5]), 6)
     (1.0, 0.0)
@@ -72,7 +72,7 @@ def _point(what: str, value: int) -> dict[str, float]:
 
 
 def _process_point(processes: int) -> dict[str, float]:
-    """A run by so many processes: seconds per round from its metrics, memory of all of them."""
+    """Train with a number of processes; return seconds per round and total memory."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         command = [sys.executable, "-m", "submodel", "train", str(run_config(folder)), "--out",
@@ -99,7 +99,7 @@ def _process_point(processes: int) -> dict[str, float]:
 
 
 def measure(what: str) -> dict[str, Any]:
-    """All points of what grows, and the exponents.
+    """Measure all points of a quantity and fit the exponents.
 
     Args:
         what: one of `VALUES`.
@@ -122,10 +122,10 @@ def measure(what: str) -> dict[str, Any]:
 
 @with_style
 def growth_figure(result: Mapping[str, Any]) -> Figure:
-    """Time and memory over what grows, both logarithmic, with the fitted lines.
+    """Draw time and memory on logarithmic scales with the fitted lines.
 
     Args:
-        result: of `measure`.
+        result: result of `measure`.
     """
     figure = new_figure(DOUBLE, 1.9)
     values = np.array([row["value"] for row in result["points"]], dtype=float)
@@ -146,7 +146,7 @@ def growth_figure(result: Mapping[str, Any]) -> Figure:
 
 
 def _plain_number(value: float) -> str:
-    """A value as a tick names it: whole where it is round, else in millions.
+    """Format a value for a tick: in full if it is round, else in millions.
 
     >>> [_plain_number(value) for value in (25, 1000, 1000000, 269696, 13167616)]
     ['25', '1,000', '1,000,000', '0.27 M', '13 M']
@@ -156,7 +156,7 @@ def _plain_number(value: float) -> str:
 
 
 def _both(exponents: Sequence[float]) -> str:
-    """Those of all points and of the last two.
+    """Format the exponents of all points and of the last two.
 
     >>> _both([0.5, 0.94])
     '0.50 (0.94 at the end)'
@@ -166,8 +166,8 @@ def _both(exponents: Sequence[float]) -> str:
 
 
 def growth_table(results: Mapping[str, Mapping[str, Any]]) -> str:
-    """One line for everything that may grow: from where to where, and the exponents."""
-    lines = [["what grows", "from", "to", "seconds", "exponent", "memory, MB", "exponent"]]
+    """Tabulate ranges and exponents of all quantities."""
+    lines = [["quantity", "from", "to", "seconds", "exponent", "memory, MB", "exponent"]]
     for result in results.values():
         first, last = result["points"][0], result["points"][-1]
         time_exponent, memory_exponent = result["exponents"].values()
@@ -191,11 +191,11 @@ def main() -> None:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--only", default=",".join(VALUES), help="what may grow, by commas")
+    parser.add_argument("--only", default=",".join(VALUES), help="comma-separated quantities")
     parser.add_argument("--out", type=Path, default=_ROOT / "benchmarks/results/growth.json")
     parser.add_argument("--images", type=Path, default=_ROOT / "docs/images")
     parser.add_argument(
-        "--redraw", action="store_true", help="measure nothing: draw what --out has"
+        "--redraw", action="store_true", help="measure nothing, draw the results in --out"
     )
     given = parser.parse_args()
     if given.redraw:

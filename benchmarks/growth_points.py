@@ -1,4 +1,4 @@
-"""The points that `benchmarks.growth` measures, each in a process of its own: one line of JSON.
+"""Measure a point for `benchmarks.growth` in a separate process, and print a line of JSON.
 
 python -m benchmarks.growth_points sampled 100
 """
@@ -26,18 +26,18 @@ from submodel.data.facts import TextFacts
 from submodel.model.axes.declare import units_held
 from submodel.schemes import Draw, Mask, Scheme
 
-_LENGTH, _VOCABULARY = 64, 512  # of the texts that a transformer is tried on
+_LENGTH, _VOCABULARY = 64, 512  # of the texts for the transformer
 _ROUNDS, _SECONDS = 7, 1.5  # at most, after the first round
 
 
 @dataclass(frozen=True)
 class SharedCuts(Scheme):
-    """So many different cuts of one size, dealt to the clients in turn."""
+    """A number of distinct cuts of one size, assigned to the clients in turn."""
 
     cuts: int
 
     def select(self, axis: str, size: int, capacity: float, draw: Draw) -> Mask:  # noqa: ARG002
-        """A window that begins elsewhere for each of the cuts."""
+        """Return a window with a different start for each of the cuts."""
         mask = np.zeros(size, dtype=np.bool_)
         start = draw.client % self.cuts * size // self.cuts
         mask[(start + np.arange(units_held(capacity, size))) % size] = True
@@ -57,7 +57,7 @@ def _registered(count: int) -> Ours:
 
 
 def _texts() -> Dataset:
-    """Random tokens: nothing is to be learned of them."""
+    """Make a dataset of random tokens."""
     rng = torch.Generator().manual_seed(0)
     tokens = torch.randint(_VOCABULARY, (64, _LENGTH + 1), generator=rng)
     examples = Examples(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())
@@ -91,21 +91,21 @@ POINTS: dict[str, Callable[[int], Ours]] = {
     "parameters": _parameters,
     "cuts": _cuts,
 }
-"""What grows -> a run that is ready for its first round."""
+"""Functions that prepare a run for a value, by quantity."""
 
 
 def _memory(entry: str) -> int:
-    """Bytes of this process: VmRSS, what it holds, or VmHWM, the most that it has held."""
+    """Return the memory of this process in bytes: VmRSS (current) or VmHWM (peak)."""
     lines = Path("/proc/self/status").read_text("ascii").splitlines()
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(entry))
 
 
 def measure(what: str, value: int) -> dict[str, float]:
-    """Processor seconds of a round, and the bytes that a run takes beside what is imported.
+    """Measure the processor seconds of a round, and the memory of a run beyond the imports.
 
     Args:
         what: one of `POINTS`.
-        value: how many, or how wide.
+        value: number or width.
     """
     before = _memory("VmRSS")
     ours = POINTS[what](value)
@@ -125,7 +125,7 @@ def measure(what: str, value: int) -> dict[str, float]:
 
 
 def run_config(folder: Path) -> Path:
-    """A configuration that processes share: a ResNet on the digits, six rounds."""
+    """Write the configuration for processes: a ResNet on the digits, six rounds."""
     path = folder / "processes.toml"
     path.write_text(
         'model = {name = "preresnet18", width = 16}\n'

@@ -1,11 +1,11 @@
-"""What counting reaches on text: a 5-gram model, to hold trained models against.
+"""Score a 5-gram model on text, as a baseline for trained models.
 
     python benchmarks/ngram.py [--name shakespeare] [--tokens characters] [--length 64] [--order 5]
 
-Interpolated Kneser-Ney (Chen and Goodman 1999, one discount per order, n1 / (n1 + 2 n2)), counted
-on the training part of a source and scored on every target of its test part, in bits per token and
-per byte. Like a trained model, it sees no further back than to the beginning of a window: where
-there is less before a target than the order asks for, a lower order with its own counts takes over.
+The model is interpolated Kneser-Ney (Chen and Goodman 1999, one discount per order,
+n1 / (n1 + 2 n2)), counted on the training part of a source and scored on every target of its test
+part, in bits per token and per byte. Like a trained model, it uses the tokens of a window only:
+if fewer tokens precede a target than the order needs, a lower order with its own counts is used.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ Numbers = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Level:
-    """Counts of n-grams of one length; a gram is the number that its tokens are digits of."""
+    """Counts of n-grams of one length; a gram is encoded as a number with its tokens as digits."""
 
     grams: Keys
     counts: Numbers
     contexts: Keys
-    totals: Numbers  # of the counts of a context's grams
-    types: Numbers  # how many different grams a context has
+    totals: Numbers  # sum of the counts of a context's grams
+    types: Numbers  # number of distinct grams of a context
     discount: float
 
 
 def level(grams: Keys, counts: NDArray[np.int64], vocabulary: int) -> Level:
-    """Grams, ascending, and their counts."""
+    """Make a level from ascending grams and their counts."""
     contexts, place, types = np.unique(grams // vocabulary, return_inverse=True, return_counts=True)
     once, twice = (counts == 1).sum(), (counts == 2).sum()
     discount = float(once / (once + 2 * twice)) if once else 0.0
@@ -48,21 +48,21 @@ def level(grams: Keys, counts: NDArray[np.int64], vocabulary: int) -> Level:
 
 
 def look_up(keys: Keys, values: Numbers, wanted: Keys) -> Numbers:
-    """The values of keys; nought for those that are not there."""
+    """Return the values of keys, and 0 for missing ones."""
     place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
     return np.where(keys[place] == wanted, values[place], 0.0)
 
 
 @dataclass(frozen=True)
 class KneserNey:
-    """A model of tokens, by how many stand before: ``plain`` for the most, ``continuing`` below."""
+    """Levels by number of preceding tokens: ``plain`` at the highest, else ``continuing``."""
 
     vocabulary: int
     plain: list[Level]
     continuing: list[Level]
 
     def probability(self, grams: Keys, before: int) -> Numbers:
-        """Of the last token of each gram, given the ``before`` tokens that it has before it."""
+        """Return the probability of the last token of each gram after ``before`` tokens."""
         result = np.full(len(grams), 1 / self.vocabulary)
         for size in range(before + 1):
             here = self.plain[size] if size == before else self.continuing[size]
@@ -76,7 +76,7 @@ class KneserNey:
 
 
 def grams_before(x: Keys, y: Keys, before: int, vocabulary: int) -> tuple[Keys, NDArray[np.bool_]]:
-    """Every target with so many tokens before it, as (windows, places); which places have them."""
+    """Return every target with its preceding tokens as grams, and a mask of complete ones."""
     grams = y.copy()
     for back in range(before):
         shifted = np.zeros_like(x)
@@ -88,7 +88,7 @@ def grams_before(x: Keys, y: Keys, before: int, vocabulary: int) -> tuple[Keys, 
 
 
 def count_grams(x: Keys, y: Keys, vocabulary: int, order: int) -> KneserNey:
-    """The model of a training part."""
+    """Fit the model to a training part."""
     plain, types = [], []
     for before in range(order):
         grams, present = grams_before(x, y, before, vocabulary)
@@ -96,14 +96,14 @@ def count_grams(x: Keys, y: Keys, vocabulary: int, order: int) -> KneserNey:
         plain.append(level(keys, counts, vocabulary))
         types.append(keys)
     continuing = []
-    for before in range(order - 1):  # how many different tokens stand before a gram
+    for before in range(order - 1):  # number of distinct tokens before a gram
         keys, counts = np.unique(types[before + 1] % vocabulary ** (before + 1), return_counts=True)
         continuing.append(level(keys, counts, vocabulary))
     return KneserNey(vocabulary, plain, continuing)
 
 
 def score_bits(model: KneserNey, x: Keys, y: Keys) -> tuple[float, int]:
-    """Bits per target of a test part, and how many targets there are."""
+    """Return the bits per target of a test part, and the number of targets."""
     most, length = len(model.plain) - 1, x.shape[1]
     available = np.minimum(np.arange(length) + 1, most)  # tokens before the target of each place
     bits, targets = 0.0, 0
@@ -132,11 +132,11 @@ def main() -> None:
     parser.add_argument("--tokens", default="characters")
     parser.add_argument("--length", type=int, default=64)
     parser.add_argument("--order", type=int, default=5)
-    parser.add_argument("--out", type=Path, help="write the figures there, as JSON")
+    parser.add_argument("--out", type=Path, help="JSON file for the results")
     arguments = parser.parse_args()
     data = load_dataset(arguments.name, tokens=arguments.tokens, length=arguments.length)
     if (facts := data.text) is None:
-        raise SystemExit(f"{arguments.name} is no text")
+        raise SystemExit(f"{arguments.name} is not a text")
     bits, targets = measure(data, facts.vocabulary, arguments.order)
     figures = {
         "name": arguments.name,

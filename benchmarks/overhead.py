@@ -1,10 +1,10 @@
-"""The serial engine's overhead over a bare PyTorch loop of the same tasks.
+"""Measure the overhead of the serial engine over a bare PyTorch loop of the same tasks.
 
     python benchmarks/overhead.py [--repeats 7]
 
-Both train the same sub-models on the same batches, alternating in one process on one thread,
-measured in processor time (other processes of the machine do not count). The bare loop holds its
-sub-models ready, steps them, and does nothing else: no cutting, no guards, no merge.
+Both train the same sub-models on the same batches, alternating in one process on one thread, and
+processor time is measured (so other processes of the machine do not count). The bare loop has its
+sub-models prepared and only trains them, without cutting, guards or merging.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def make_setup(workload: dict[str, dict[str, Any]]) -> Setup:
 
 
 def bare(setup: Setup, state: State) -> float:
-    """Processor seconds for the training steps alone."""
+    """Return the processor seconds of the training steps alone."""
     ready = [
         (a.client, build_module(setup.module, cut_of(setup, a))) for a in plan(setup, state.round)
     ]

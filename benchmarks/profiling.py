@@ -1,13 +1,12 @@
-"""Where the time of a round goes.
+"""Profile the time of a round.
 
     python -m benchmarks.profiling [--workloads A,B,C] [--rounds 3] [--scale 1.0]
 
-One process, one thread. Two runs of one setup take turns with the same rounds: a plain one gives
-the seconds of the round and of its phases, a profiled one those of the operators of training. What
-the operators leave of the plain round is Python and other overhead; the profiler's own cost falls
-partly on the operators, so that overhead is a lower bound. A client takes 3 or 4 steps, a step
-being the unit; --scale changes how many. A second table gives a step for stacks of clients, by
-capacity.
+One process, one thread. Two runs of one setup take turns with the same rounds: a plain run gives
+the seconds of the round and of its phases, a profiled run those of the operators of training. The
+rest of the plain round is Python and other overhead; part of the profiler's own cost is counted for
+the operators, so this overhead is a lower bound. A client takes 3 or 4 steps; --scale changes
+their number. A second table gives a step for stacks of clients, by capacity.
 """
 
 from __future__ import annotations
@@ -41,13 +40,13 @@ from submodel.model.build import build_module
 from submodel.model.cost import BACKWARD, CostModel
 from submodel.model.cut import WHOLE
 
-SCALES = {"A": 1.0, "B": 0.08, "C": 1.0, "F": 0.08}  # 3 or 4 steps of a client
+SCALES = {"A": 1.0, "B": 0.08, "C": 1.0, "F": 0.08}  # 3 or 4 steps per client
 STACKS = (1, 2, 4)
 KERNELS = ("torch", "native")
-_STACKED_SECONDS, _STACKED_REPEATS = 1.0, 3  # at least
+_STACKED_SECONDS, _STACKED_REPEATS = 1.0, 3  # least time and number of repeats
 
 KINDS: dict[str, tuple[str, ...]] = {
-    # what the names of operators begin with: the first kind that fits, outside in
+    # prefixes of operator names; the first matching kind counts, outermost operators first
     "convolution backward": ("ConvolutionBackward", "aten::convolution_backward"),
     "convolution forward": ("aten::conv", "aten::mkldnn_convolution"),
     "native kernels": ("_Net",),
@@ -72,7 +71,7 @@ _LAP = "lap: "
 
 
 class _MarkedStatistics(RoundStatistics):
-    """Shows the profiler where a phase ends."""
+    """Mark the end of each phase in the profile."""
 
     def lap(self, phase: str) -> None:
         with record_function(_LAP + phase):
@@ -84,7 +83,7 @@ def _kind(name: str) -> str | None:
 
 
 def _add(events: Iterable[FunctionEvent], seconds: dict[str, float]) -> None:
-    """Book every event on the kind of the outermost operator that has one."""
+    """Add every event to the kind of its outermost operator with a kind."""
     for event in events:
         kind = _kind(event.name)
         if kind is None:
@@ -94,7 +93,7 @@ def _add(events: Iterable[FunctionEvent], seconds: dict[str, float]) -> None:
 
 
 def of_training(events: Iterable[FunctionEvent]) -> dict[str, float]:
-    """Seconds by kind of the operators between a lap and the end of a lap of training."""
+    """Sum the seconds of operators in laps of training, by kind."""
     seconds = dict.fromkeys(KINDS, 0.0)
     waiting: list[FunctionEvent] = []
     outermost = [event for event in events if event.cpu_parent is None]
@@ -109,7 +108,7 @@ def of_training(events: Iterable[FunctionEvent]) -> dict[str, float]:
 
 
 def _profiled(ours: Ours) -> tuple[Report, dict[str, float]]:
-    """A round, and the seconds of its operators."""
+    """Run a round with the profiler; return its report and the seconds of its operators."""
     with (
         patch("submodel.algorithm.rounds.RoundStatistics", _MarkedStatistics),
         profile(activities=[ProfilerActivity.CPU], acc_events=True) as profiler,
@@ -119,7 +118,7 @@ def _profiled(ours: Ours) -> tuple[Report, dict[str, float]]:
 
 
 def _warm_up(runs: Sequence[Ours], setup: Setup, workload: Workload) -> int:
-    """Run until every capacity was seen, whose cuts are then counted; the number of rounds."""
+    """Run until every capacity occurred, so that its cuts are counted; return the rounds."""
     seen: set[float] = set()
     rounds = 0
     while rounds < workload.warm_up or len(seen) < len(workload.capacities):
@@ -131,14 +130,14 @@ def _warm_up(runs: Sequence[Ours], setup: Setup, workload: Workload) -> int:
 
 
 def measure(workload: Workload, scale: float, rounds: int, fastest: float) -> dict[str, Any]:
-    """Means over the rounds of one workload."""
+    """Measure the means over the rounds of a workload."""
     config, setup = make_setup(workload, scale)
     plain, watched = Ours(config, setup), Ours(config, setup)
     warm_up = _warm_up((plain, watched), setup, workload)
     seconds = watched_seconds = flops = 0.0
     kinds = dict.fromkeys((*KINDS, *PHASES), 0.0)
     for number in range(rounds):
-        if number % 2:  # whoever is first may find the kernels' caches cold
+        if number % 2:  # alternate, as the first run may find cold caches
             (report, found), own = _profiled(watched), plain.round()
         else:
             own, (report, found) = plain.round(), _profiled(watched)
@@ -165,7 +164,7 @@ def measure(workload: Workload, scale: float, rounds: int, fastest: float) -> di
 
 
 def _step_seconds(setup: Setup, capacity: float, clients: int, kernels: str) -> float:
-    """The least that a step of a stack takes, from the batch to the new weights."""
+    """Return the least time of a step of a stack, from the batch to the new weights."""
     dispatcher = Dispatcher(setup, initial_state(setup), setup.work)
     tasks = [dispatcher.task(Assignment(0, client, capacity)) for client in range(clients)]
     device = torch.device("cpu")
@@ -186,7 +185,7 @@ def _step_seconds(setup: Setup, capacity: float, clients: int, kernels: str) -> 
 
 
 def measure_stacks(workload: Workload, scale: float, fastest: float) -> list[dict[str, Any]]:
-    """A step of every capacity in stacks of several sizes."""
+    """Measure a step of every capacity in stacks of several sizes."""
     _, setup = make_setup(workload, scale)
     torch.set_num_threads(1)
     costs = CostModel(setup.module, setup.clients.dataset.example)
@@ -211,7 +210,7 @@ def measure_stacks(workload: Workload, scale: float, fastest: float) -> list[dic
 
 
 def kinds_table(name: str, result: dict[str, Any], fastest: float) -> str:
-    """One workload's round."""
+    """Tabulate the round of a workload."""
     spent, share = result["seconds_by_kind"], result["share_by_kind"]
     rows = [["kind", "ms per round", "share"]]
     rows += [[k, f"{1e3 * s:.1f}", f"{share[k]:.1%}"] for k, s in spent.items()]
@@ -232,7 +231,7 @@ def kinds_table(name: str, result: dict[str, Any], fastest: float) -> str:
 
 
 def stacks_table(result: Sequence[dict[str, Any]]) -> str:
-    """One workload's steps."""
+    """Tabulate the steps of a workload."""
     columns = [f"{n} client{'s' * (n > 1)}" for n in STACKS]
     rows = [["capacity", "kernels", *columns, *(f"of peak, {n}" for n in STACKS)]]
     for capacity, kernels in dict.fromkeys((row["capacity"], row["kernels"]) for row in result):

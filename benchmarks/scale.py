@@ -1,10 +1,10 @@
-"""A large model on one machine: memory and time, also killed and resumed, and of two processes.
+"""Measure memory and time of a large model on one machine: whole, killed and resumed, 2 processes.
 
     python benchmarks/scale.py examples/llama-1b.toml --out benchmarks/results/scale.json
 
-Memory is the proportional share (PSS) of all processes of a run together, so that what they share
-counts once; every process is asked every other second. A killed run gets SIGKILL while a round
-after its first checkpoint is being trained.
+Memory is the sum of the proportional set size (PSS) over all processes of a run, so that shared
+memory counts once; it is read every two seconds. A killed run gets SIGKILL during a round after its
+first checkpoint.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from typing import Any
 
 import psutil
 
-_EVERY = 2.0  # seconds between two looks
+_EVERY = 2.0  # seconds between two readings
 _WAYS = ("whole", "killed", "processes")
 
 
 def _memory(process: psutil.Process) -> dict[str, int]:
-    """What a process and its children have, in bytes: shared, files, and all of it."""
+    """Return the memory of a process and its children in bytes, in total and for files."""
     total = {"pss": 0, "files": 0}
     for one in [process, *process.children(recursive=True)]:
         try:
@@ -49,7 +49,7 @@ def _rounds(run: Path) -> list[dict[str, Any]]:
 
 
 def _watch(arguments: list[str], run: Path, kill: bool = False) -> dict[str, Any]:
-    """Run a command of ours and look at its memory; or kill it within a round."""
+    """Run a command of `submodel` and watch its memory; optionally kill it within a round."""
     start, peaks, began = time.monotonic(), {"preparing": 0, "rounds": 0}, None
     with subprocess.Popen([sys.executable, "-m", "submodel", *arguments]) as child:
         process = psutil.Process(child.pid)
@@ -81,13 +81,13 @@ def _watch(arguments: list[str], run: Path, kill: bool = False) -> dict[str, Any
 def measure(
     config: Path, folder: Path, ways: tuple[str, ...], options: list[str]
 ) -> dict[str, Any]:
-    """The figures of every way.
+    """Measure every arm.
 
     Args:
-        config: of the run.
-        folder: for the runs, which are removed one by one.
-        ways: some of whole, killed, processes.
-        options: more of the command line.
+        config: configuration of the runs.
+        folder: folder for the runs, which are removed one by one.
+        ways: arms, among whole, killed and processes.
+        options: further command-line options.
     """
     results: dict[str, Any] = {"cores": os.cpu_count(), "memory": psutil.virtual_memory().total}
     for way in ways:
@@ -122,9 +122,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python benchmarks/scale.py")
     parser.add_argument("config", type=Path)
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--folder", type=Path, help="for the runs; default: TMPDIR")
+    parser.add_argument("--folder", type=Path, help="folder for the runs (default: TMPDIR)")
     parser.add_argument("--ways", nargs="+", choices=_WAYS, default=_WAYS)
-    parser.add_argument("--set", action="append", default=[], help="as of submodel train")
+    parser.add_argument("--set", action="append", default=[], help="as for submodel train")
     arguments = parser.parse_args()
     options = [part for setting in arguments.set for part in ("--set", setting)]
     with tempfile.TemporaryDirectory(prefix="scale-", dir=arguments.folder) as folder:

@@ -1,8 +1,9 @@
-"""What every scheme and merge rule reaches on the default run: the table of docs/schemes.md.
+"""Score every scheme and merge rule on the default run, for the table of docs/schemes.md.
 
     python benchmarks/schemes_on_digits.py [--seeds 3]
 
-Test accuracy after the default number of rounds, mean and range over seeds; writes JSON beside it.
+It prints test accuracy after the default number of rounds, with mean and range over seeds, and
+writes JSON.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def main() -> None:
     for case, sections in CASES.items():
         for rule in ("selective", "fill_in"):
             if case == "full" and rule == "fill_in":
-                continue  # everyone holds everything: the rules coincide
+                continue  # all clients hold everything, so the rules coincide
             accuracies, traffic = [], 0
             for seed in range(seeds):
                 config = parse(

@@ -1,10 +1,11 @@
-"""Stacks of clients against one client after another, for every shape that the engine may meet.
+"""Compare stacks of clients with one client after another, for many shapes.
 
     python benchmarks/stacking.py [--repeats 3] [--only cnn]
 
-Every line trains the same tasks three ways, alternating in one process on one thread, in processor
-time: by the serial engine, as one wide stack, and as one stack under vmap. The ratio is serial /
-stacked: above 1 the stack wins. `STACKED_BYTES` of the batched engine is read off this table.
+Every line trains the same tasks with three engines, alternating in one process on one thread, in
+processor time: the serial engine, one wide stack, and one stack under vmap. The ratio is serial /
+stacked, so the stack is faster above 1. `STACKED_BYTES` of the batched engine follows from this
+table.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ def wide(setup: Setup) -> BatchedEngine:
 
 def mapped(setup: Setup) -> BatchedEngine:
     engine = BatchedEngine(setup, always=True)
-    engine._wide = None  # which leaves vmap
+    engine._wide = None  # vmap remains
     return engine
 
 
@@ -85,7 +86,7 @@ def measure(setup: Setup, repeats: int) -> dict[str, Any]:
     for repeat in range(repeats + 1):
         for name, engine in engines.items():
             spent = seconds(engine, fresh())
-            if repeat:  # the first warms up
+            if repeat:  # the first one warms up
                 times[name].append(spent)
     steps = len(fresh()) * len(setup.clients.examples(0)) / 10
     row: dict[str, Any] = {
@@ -105,7 +106,7 @@ def measure(setup: Setup, repeats: int) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--only", default="", help="shapes whose name begins so")
+    parser.add_argument("--only", default="", help="prefix of the names of shapes")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     rows = []

@@ -1,15 +1,15 @@
-"""A GPT-2 trained on a novel by twenty clients, two thirds of which never hold the whole model.
+"""Train a GPT-2 on a novel with twenty clients, two thirds of which never hold the whole model.
 
     python examples/gpt2_on_text.py [--rounds 64]
 
-The model is made from a configuration of `transformers`, and what must be cut together is found by
-tracing it: the width through all layers and the tied embedding, the size of the heads of each
-attention, the hidden units of each perceptron.
+The model is made from a configuration of `transformers`. Tracing finds the axes, which must be cut
+together: the width through all layers and the tied embedding, the size of the heads of each
+attention, and the hidden units of each perceptron.
 
 In one run (64 rounds, a minute on one core) the test loss per character fell from 4.756 to 3.060
 after one round, 2.547 after 10, 2.403 after 32 and 2.373 at the end; a uniform guess has 4.290. The
-sub-models of capacity 1/2 and 1/4 had 2.477 and 2.558. A table of how often each letter follows
-another reaches 2.398: the model is tiny, and a minute of plain SGD is short.
+sub-models of capacity 1/2 and 1/4 had 2.477 and 2.558. A table of letter pairs reaches 2.398: the
+model is tiny, and a minute of plain SGD is short.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CAPACITIES = [1, 0.5, 0.25]
 
 
 class CharacterModel(nn.Module):
-    """GPT-2 over single characters: tokens in, logits out."""
+    """GPT-2 over single characters, from tokens to logits."""
 
     def __init__(self, vocabulary: int) -> None:
         super().__init__()
@@ -55,24 +55,24 @@ class CharacterModel(nn.Module):
         self.gpt2: nn.Module = transformers.GPT2LMHeadModel(config)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """The logits of the character after each one."""
+        """Return the logits of the next character at each position."""
         logits: Tensor = self.gpt2(tokens).logits
         return logits
 
 
 def next_token_loss(logits: Tensor, targets: Tensor) -> Tensor:
-    """The mean cross-entropy over all places of all sequences."""
+    """Return the mean cross-entropy over all positions of all sequences."""
     return functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
 def read_text() -> tuple[str, str]:
-    """The text with single spaces, and its characters."""
+    """Read the text with single spaces, and its distinct characters."""
     text = " ".join(TEXT.read_text("ascii").split())
     return text, "".join(sorted(set(text)))
 
 
 def sequences(text: str, characters: str) -> submodel.Dataset:
-    """Runs of characters and what follows each; the last tenth of the text is for testing."""
+    """Split the text into sequences with their targets; the last tenth is for testing."""
     numbers = torch.tensor([characters.index(c) for c in text])
     count = (len(numbers) - 1) // CONTEXT
     tokens = numbers[: count * CONTEXT].view(count, CONTEXT)
@@ -88,7 +88,7 @@ def loss_on_test(model: nn.Module, data: submodel.Dataset) -> float:
 
 @torch.no_grad()
 def continued(model: nn.Module, start: str, characters: str, length: int) -> str:
-    """The start and what the model draws after it, character by character."""
+    """Continue a text with characters drawn from the model."""
     random = torch.Generator().manual_seed(0)
     numbers = [characters.index(c) for c in start]
     for _ in range(length):
@@ -99,18 +99,18 @@ def continued(model: nn.Module, start: str, characters: str, length: int) -> str
 
 
 def main(rounds: int = 64) -> list[float]:
-    """Train, tell how it goes, and return the test loss before the first and after each round."""
+    """Train, print progress, and return the test loss before the first and after each round."""
     text, characters = read_text()
     data = sequences(text, characters)
     torch.manual_seed(0)
     model = CharacterModel(len(characters))
     losses = [loss_on_test(model, data)]
-    print(f"{len(text):,} characters, {len(characters)} different ones")
+    print(f"{len(text):,} characters, {len(characters)} distinct")
     print(
         f"test loss of a uniform guess {math.log(len(characters)):.3f}, untrained {losses[0]:.3f}"
     )
 
-    def tell(line: dict[str, Any]) -> None:
+    def report(line: dict[str, Any]) -> None:
         losses.append(line["test_loss"])
         print(f"round {line['round']:3}: test loss {line['test_loss']:.3f}", flush=True)
 
@@ -132,7 +132,7 @@ def main(rounds: int = 64) -> list[float]:
             "train": {"rounds": rounds, "evaluate_every": 1},
         },
         loss=next_token_loss,
-        on_round=tell,
+        on_round=report,
     )
     for row in cost_rows(result.setup):
         print(

@@ -1,10 +1,10 @@
-"""A scheme of one's own, in one file: `striped` units, evenly spread, that move on every round.
+"""An own scheme in one file: evenly spaced (`striped`) units that shift in every round.
 
-Runs as a script. From the command line the same scheme is
+It runs as a script. On the command line, the scheme is used by
 
     submodel train --set scheme.name=own_scheme:Striped --set scheme.options.stride=3
 
-in the folder of this file, or by the path of any module that can be imported.
+in the folder of this file, or with the path of any importable module.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from submodel.testing import check_scheme
 
 @dataclass(frozen=True)
 class Striped(Scheme):
-    """Every client of capacity c holds ceil(c n) of the n units of an axis, as evenly spread as
-    whole units can be; from round to round the pattern moves on by ``stride`` units.
+    """A client of capacity c holds ceil(c n) of the n units of an axis, spread evenly.
 
-    Where a rolling window holds neighbours, stripes hold units from all over the axis.
+    The pattern shifts by ``stride`` units from round to round. A rolling window holds neighbouring
+    units, whereas stripes hold units of the whole axis.
     """
 
     stride: int = 1
 
     def select(self, axis: str, size: int, capacity: float, draw: Draw) -> Mask:  # noqa: ARG002
-        """The pattern, moved on; it needs no randomness.
+        """Return the shifted pattern, which needs no randomness.
 
         >>> Striped().select("hidden", 6, 0.5, Draw(seed=0, round=1, client=0))
         array([False,  True, False,  True, False,  True])
         """
         held = units_held(capacity, size)
-        stripes = np.arange(held) * size // held  # 0 to size - 1, held of them, all different
+        stripes = np.arange(held) * size // held  # `held` distinct units from 0 to size - 1
         mask = np.zeros(size, dtype=np.bool_)
         mask[(stripes + self.stride * draw.round) % size] = True
         return mask
 
     def problems(self, run: RunFacts) -> list[str]:
-        """A stride that shares a factor with an axis's size would never move onto some units."""
+        """Reject strides with a common factor with the size of an axis, which skip some units."""
         return [
             f"scheme.options.stride: {self.stride} and the {size} units of axis {axis} have a "
             f"common factor, so some units would not be visited as often as others"
@@ -52,7 +52,7 @@ class Striped(Scheme):
 
 
 def main(rounds: int = 30) -> list[float]:
-    """Check the scheme, train with it, compare with rolling; returns their test accuracies."""
+    """Check the scheme, train with it and with rolling, and return both test accuracies."""
     path = f"{__name__}:Striped"
     for what in check_scheme(path):
         print(f"holds, {what}")

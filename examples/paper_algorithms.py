@@ -1,8 +1,8 @@
-"""Algorithms 1 and 2 of the paper in plain NumPy, to be held against it line by line.
+"""Algorithms 1 and 2 of the paper in plain NumPy, for comparison line by line.
 
 "On the Convergence and Stability of Distributed Sub-model Training" (Deng, Qiao, Mahdavi). The
 names are the paper's: N clients, R rounds (or windows), K local steps, T epochs, masks m, step size
-eta, smoothness L. Nothing here is shared with the `submodel` package; its tests compare the two.
+eta, smoothness L. The file shares no code with the `submodel` package, whose tests compare the two.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ Project = Callable[[Vector], Vector]
 
 
 def identity(w: Vector) -> Vector:
-    """The projection when W is the whole space."""
+    """Return the point itself, the projection if W is the whole space."""
     return w
 
 
 def ball(radius: float) -> Project:
-    """The projection onto {w : ||w|| <= radius}."""
+    """Make the projection onto {w : ||w|| <= radius}."""
     return lambda w: w * min(1.0, radius / max(float(np.linalg.norm(w)), 1e-300))
 
 
 def fill_in(w_r: Vector, local: Sequence[Vector], masks: Sequence[Vector]) -> Vector:
-    """The paper's average: (1/N) sum_i (w_{r,K}^i + (1 - m_i) (.) w_r)."""
+    """Average like the paper: (1/N) sum_i (w_{r,K}^i + (1 - m_i) (.) w_r)."""
     N = len(local)
     return sum((w_i + (1 - m) * w_r for w_i, m in zip(local, masks, strict=True)), 0 * w_r) / N
 
 
 def selective(w_r: Vector, local: Sequence[Vector], masks: Sequence[Vector]) -> Vector:
-    """HeteroFL's and FedRolex's average: over the clients that held a coordinate, if any."""
+    """Average like HeteroFL and FedRolex, over the holders of each coordinate, if any."""
     held = sum(masks, 0 * w_r)
     total = sum(local, 0 * w_r)
     return np.where(held > 0, total / np.maximum(held, 1), w_r)
@@ -55,7 +55,7 @@ def randomly_masked_fedavg(
     project: Project = identity,
     average: Callable[[Vector, Sequence[Vector], Sequence[Vector]], Vector] = fill_in,
 ) -> tuple[list[Vector], Vector]:
-    """Algorithm 1: returns the iterates w_0 .. w_R and the output w^.
+    """Run Algorithm 1 and return the iterates w_0 .. w_R and the output w^.
 
     ``masks(i, r)`` is m_i^r ~ Ber(p_i); round R gives the masks of the output step.
     """
@@ -91,7 +91,7 @@ def rolling_masked_fedavg(
     project: Project = identity,
     average: Callable[[Vector, Sequence[Vector], Sequence[Vector]], Vector] = fill_in,
 ) -> tuple[list[Vector], Vector]:
-    """Algorithm 2: returns the iterates, one per round, and the output w^.
+    """Run Algorithm 2 and return the iterates, one per round, and the output w^.
 
     ``masks(i, j)`` is m_i^j, client i's j-th window; ``permutations(e)`` is sigma_e. Windows and
     rounds of an epoch count from 0.
@@ -120,7 +120,7 @@ def rolling_masked_fedavg(
 
 
 def window(d: int, j: int, s: int) -> Vector:
-    """m^j: ones at coordinates j .. j + s - 1, wrapping round.
+    """Return m^j, with ones at coordinates j .. j + s - 1 modulo d.
 
     >>> window(5, 3, 3).tolist()
     [1.0, 0.0, 0.0, 1.0, 1.0]
@@ -131,7 +131,7 @@ def window(d: int, j: int, s: int) -> Vector:
 
 
 def main() -> None:
-    """A heterogeneous least-squares problem: random and rolling masks against full models."""
+    """Compare random and rolling masks with full models on heterogeneous least squares."""
     N, n, d, K = 8, 40, 12, 5
     rng = np.random.default_rng(0)
     X = [rng.normal(size=(n, d)) for _ in range(N)]

@@ -1,11 +1,11 @@
-"""The numbers of docs/theory/sharper.md: theorems sharper than those of the paper.
+"""Numbers of docs/theory/sharper.md: theorems sharper than those of the paper.
 
-Runs as a script, or as a notebook in any editor that knows ``# %%`` cells. With a path ending in
-.png it draws the section's figure there.
+The file runs as a script, or as a notebook in any editor that supports ``# %%`` cells. With a path
+ending in .png, it also draws the figure of the section.
 """
 
 # %% [markdown]
-# The rate: R E||w_R - w*(p)||^2 / log(KR) under Theorem 1's step, exact, and its limit.
+# The rate: exact R E||w_R - w*(p)||^2 / log(KR) with Theorem 1's step, and its limit.
 
 # %%
 import math
@@ -64,7 +64,7 @@ for noise in (0.0, 10.0):
         print(f"noise {noise:g}, {name}:", *line, f"-> {limit:.4f}")
 
 # %% [markdown]
-# The bias: ||E w - w*|| / eta where training has settled, exact, and its limit.
+# The bias: exact ||E w - w*|| / eta in the stationary state, and its limit.
 
 # %%
 print("\n||E w - w*|| / eta at eta = 0.01, 0.001, and its limit")
@@ -82,7 +82,7 @@ for name in ("Bernoulli, p = 1/2", "fixed size, 5 of 10", "windows, shuffled, 5 
         print(f"{name}, K = {steps}:", *line, f"-> {np.linalg.norm(bias):.5f}")
 
 # %% [markdown]
-# Windows without noise: R^2 E||w_R - w*||^2 / log(KR)^2 has a limit too.
+# Windows without noise: R^2 E||w_R - w*||^2 / log(KR)^2 also has a limit.
 
 # %%
 print("\nR^2 E||w_R - w*(m)||^2 / log(KR)^2 without noise, and its limit")
@@ -97,7 +97,7 @@ for name in ("windows, shuffled, 5 of 10", "windows, sequential"):
     print(f"{name}:", *line, f"-> {limit * (2 / (0.5 * STEPS)) ** 2:.5f}")
 
 # %% [markdown]
-# The residual: exact distances, the bounds here, and the paper's.
+# The residual: exact distances, our bounds, and the paper's bound.
 
 # %%
 print("\n||w*(1) - w*(p)||: bound / distance, least and most over 50 problems")
@@ -176,7 +176,7 @@ if len(sys.argv) > 1 and sys.argv[1].endswith(".png"):
     shares, quiet_errors = [], []
 
     def over_rounds(name: str, values: FloatArray, style: str = "-o") -> PlotLine:
-        """A line over rounds."""
+        """Make a line over rounds."""
         return PlotLine(name, ROUNDS, list(values), style=style)
 
     for (name, noise), exact_errors in curves.items():

@@ -1,6 +1,6 @@
-"""The theory lab, cell by cell: pose a problem, choose masks, watch the theorem.
+"""The theory lab, cell by cell: pose a problem, choose masks, measure a theorem.
 
-Runs as a script, or as a notebook in any editor that knows ``# %%`` cells.
+The file runs as a script, or as a notebook in any editor that supports ``# %%`` cells.
 """
 
 # %% [markdown]
@@ -27,7 +27,7 @@ problem = quadratics(clients=4, dimension=10, mu=1.0, smoothness=2.0, noise=10.0
 print(f"L = {problem.smoothness:g}, mu = {problem.convexity:g}")
 
 # %% [markdown]
-# Masking changes the objective: F_p has its own optimum w*(p), and F keeps a residual there.
+# Masking changes the objective: F_p has its own optimum w*(p), where F has a residual.
 
 # %%
 for p in (1.0, 0.75, 0.5, 0.25):
@@ -38,7 +38,7 @@ for p in (1.0, 0.75, 0.5, 0.25):
     )
 
 # %% [markdown]
-# Algorithm 1 with Theorem 1's step size, a hundred trials at once. The error to w*(p) falls as
+# Algorithm 1 with Theorem 1's step size, in a hundred trials at once. The error to w*(p) falls like
 # log(KR)/R.
 
 # %%
@@ -51,10 +51,10 @@ for R in rounds:
     w = run_trials(problem, plan, keep=[R]).iterates[R]
     errors.append(float(np.square(w - target).sum(1).mean()) / math.log(K * R))
     print(f"R = {R:<4} eta = {step.eta:.4f}  error / log(KR) = {errors[-1]:.5f}  ({step.note})")
-print(f"slope {slope(rounds, errors):.2f}, Theorem 1 says -1")
+print(f"slope {slope(rounds, errors):.2f}, Theorem 1 states -1")
 
 # %% [markdown]
-# Rolling windows of the same size have another masked objective, exactly the mean over windows.
+# Rolling windows of the same size have another masked objective, the mean over all windows.
 
 # %%
 windows = rolling(p, 4, problem.dimension)
@@ -63,8 +63,8 @@ gap = original.value(windowed_objective.optimum(3.0)) - original.value(original.
 print(f"rolling: F(w*(m)) - F* = {gap:.5f}")
 
 # %% [markdown]
-# The unbiased variant scales what is held by 1/p. Linear terms lose their bias, but the diagonal of
-# the quadratic term is now counted 1/p times, and the optimum shrinks.
+# Unbiased masks scale held coordinates by 1/p. Linear terms become unbiased, but the diagonal of
+# the quadratic term is scaled by 1/p, and the optimum shrinks.
 
 # %%
 for name, masking in {"m": bernoulli(p, 4), "m/p": bernoulli(p, 4, unbiased=True)}.items():

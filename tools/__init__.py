@@ -1,1 +1,1 @@
-"""What `make graph` and `make results` write: pages from the code and from records."""
+"""Generators of documentation from the code and from records: `make graph`, `make results`."""

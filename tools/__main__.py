@@ -1,4 +1,4 @@
-"""Write what docs/ draws from the code: `make graph`."""
+"""Generate the parts of docs/ that follow from the code: `make graph`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tools.pages import ARCHITECTURE, COMMANDS, CONFIGURATION, PICTURE, replace
 
 
 def main() -> None:
-    """The import graph, its picture, the keys of the configuration, and the commands."""
+    """Generate the import graph, its picture, the configuration keys and the commands."""
     packages = read_packages()
     replace(ARCHITECTURE, "import graph", graph.section(packages))
     replace(CONFIGURATION, "keys", components.page())

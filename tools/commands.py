@@ -1,4 +1,4 @@
-"""The commands as a page: what people do, and for each command its options, examples and JSON."""
+"""Generate docs/commands.md: options, examples and JSON keys of each command."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from submodel.cli.common import CommandHelp, Overview, parse_help
 
 
 def page() -> str:
-    """All commands, in the order of `submodel --help`."""
+    """Format all commands in the order of `submodel --help`."""
     application = typer.main.get_command(command_line)
     assert isinstance(application, Overview)
     context = typer.Context(application, info_name="submodel")
@@ -32,14 +32,14 @@ def _sections(command: Any, name: str, parent: typer.Context) -> Iterator[str]:
             yield from _sections(inner, f"{name} {inner_name}", context)
         return
     assert command.callback is not None
-    lesson = parse_help(command.callback)
+    help_ = parse_help(command.callback)
     yield f"### `{name}`"
-    yield lesson.about
+    yield help_.about
     usage = command.get_usage(context).removeprefix("Usage: ")
-    yield "\n".join(["```", " ".join(usage.split()), "", *lesson.examples, "```"])
+    yield "\n".join(["```", " ".join(usage.split()), "", *help_.examples, "```"])
     yield _parameters(command, context)
-    if lesson.keys:
-        yield _keys(lesson)
+    if help_.keys:
+        yield _keys(help_)
 
 
 def _parameters(command: Any, context: typer.Context) -> str:
@@ -67,10 +67,10 @@ def _default(parameter: Any) -> str:
     return f"`{default}`".replace("\n", "\\n")
 
 
-def _keys(lesson: CommandHelp) -> str:
-    """The keys of a command's JSON, one a row."""
+def _keys(help_: CommandHelp) -> str:
+    """Format the JSON keys of a command as a table."""
     lines = ["| key of `--json` | |", "| --- | --- |"]
-    lines += [f"| `{key}` | {_cell(meaning)} |" for key, meaning in lesson.keys.items()]
+    lines += [f"| `{key}` | {_cell(meaning)} |" for key, meaning in help_.keys.items()]
     return "\n".join(lines)
 
 

@@ -1,4 +1,4 @@
-"""The keys of the configuration as a small file, for the completion of shells."""
+"""Generate the file of configuration keys for shell completion."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LONGEST = 70  # characters of a description
 
 
 def text() -> str:
-    """What the file has to hold."""
+    """Return the content of the file."""
     return json.dumps(dict(_entries()), indent=1, ensure_ascii=False) + "\n"
 
 
@@ -32,38 +32,42 @@ def _entries() -> Iterator[tuple[str, KeyEntry]]:
             continue
         choices = dict(section.choices)
         fields = dict(section.model_fields)
-        kinds = list(choices.values())
-        for kind in kinds:
-            for options in _options(kind):
+        registries = list(choices.values())
+        for registry in registries:
+            for options in _options(registry):
                 fields = {**options.model_fields, **fields}
-                kinds += [k for k in options.choices.values() if k not in kinds]
+                registries += [k for k in options.choices.values() if k not in registries]
                 choices = {**options.choices, **choices}
         for key, inner in fields.items():
             yield f"{name}.{key}", _entry(inner, choices.get(key))
 
 
-def _options(kind: Registry[Any]) -> Iterator[Any]:
-    for name, offer in kind.entries.items():
-        if not offer.is_hidden:
-            yield kind.find(f"{name}:x" if offer.argument else name).options
+def _options(registry: Registry[Any]) -> Iterator[Any]:
+    for name, entry in registry.entries.items():
+        if not entry.is_hidden:
+            yield registry.find(f"{name}:x" if entry.argument else name).options
 
 
-def _entry(field: FieldInfo, kind: Registry[Any] | None) -> KeyEntry:
+def _entry(field: FieldInfo, registry: Registry[Any] | None) -> KeyEntry:
     values = dict.fromkeys(words_of(field.annotation), "")
-    if kind is not None:
-        offers = {n: o for n, o in kind.entries.items() if not o.is_hidden}
-        values = {f"{n}:" if o.argument else n: _short(o.about) for n, o in offers.items()}
+    if registry is not None:
+        entries = {n: o for n, o in registry.entries.items() if not o.is_hidden}
+        values = {f"{n}:" if o.argument else n: _short(o.about) for n, o in entries.items()}
     elif field.annotation is bool:
         values = {"true": "", "false": ""}
     has_default = field.default not in (None, PydanticUndefined)
     default = (
         field.default if isinstance(field.default, str) else json.dumps(field.default, default=str)
     )
-    about = (field.description or "").split(kind.describe())[0] if kind else field.description or ""
+    about = (
+        (field.description or "").split(registry.describe())[0]
+        if registry
+        else field.description or ""
+    )
     return {"about": _short(about), "values": values, "default": default if has_default else ""}
 
 
 def _short(text: str) -> str:
-    """The first words of a description, up to a full stop or a semicolon."""
+    """Shorten a description to its first sentence or clause."""
     first = text.split("; ")[0].split(". ")[0].strip(" :.,")
     return first if len(first) <= _LONGEST else first[:_LONGEST].rsplit(" ", 1)[0] + " ..."

@@ -1,4 +1,4 @@
-"""The configuration as a page: every section, every component that it may name, every key."""
+"""Generate docs/configuration.md: every section, component and key of the configuration."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ NAMED_IN_LISTS: dict[str, dict[str, Registry[Any]]] = {
     "data": {"augment": AUGMENTATIONS},
     "train": {"trackers": TRACKERS},
 }
-"""Components of which a key names any number, by section and key; they add no keys."""
+"""Registries of components that a list may name, by section and key; they add no keys."""
 
 
 def page() -> str:
-    """All sections, in the order of a configuration."""
+    """Format all sections in the order of a configuration."""
     plain = {key: field for key, field in Config.model_fields.items() if section_class(key) is None}
     parts = ["### Above all sections", _keys(plain, {})]
     for name in Config.model_fields:
@@ -34,17 +34,21 @@ def page() -> str:
             choices = {**section.choices, **NAMED_IN_LISTS.get(name, {})}
             parts += [f"### `[{name}]`", str(section.__doc__).split("\n")[0]]
             parts.append(_keys(section.model_fields, choices))
-            parts += [_components(kind) for kind in _with_inner_kinds(choices.values())]
+            parts += [
+                _components(registry) for registry in _with_inner_registries(choices.values())
+            ]
     return "\n\n".join(parts)
 
 
-def _with_inner_kinds(kinds: Iterable[Registry[Any]]) -> list[Registry[Any]]:
-    """The kinds, each followed by those that its own components choose from, once each."""
+def _with_inner_registries(registries: Iterable[Registry[Any]]) -> list[Registry[Any]]:
+    """Return each registry once, followed by the registries of its components' options."""
     result: list[Registry[Any]] = []
-    for kind in kinds:
-        names = [f"{name}:x" if offer.argument else name for name, offer in kind.entries.items()]
-        inner = [other for n in names for other in kind.find(n).options.choices.values()]
-        for one in (kind, *inner):
+    for registry in registries:
+        names = [
+            f"{name}:x" if entry.argument else name for name, entry in registry.entries.items()
+        ]
+        inner = [other for n in names for other in registry.find(n).options.choices.values()]
+        for one in (registry, *inner):
             if one not in result:
                 result.append(one)
     return result
@@ -58,16 +62,16 @@ def _keys(fields: dict[str, FieldInfo], choices: Any) -> str:
     return "\n".join(lines)
 
 
-def _components(kind: Registry[Any]) -> str:
-    """The components of a kind, and the keys that each adds to its section."""
-    lines = [f"| `{kind.key}` | | its keys |", "| --- | --- | --- |"]
-    for name, offer in kind.entries.items():
-        if offer.is_hidden:
+def _components(registry: Registry[Any]) -> str:
+    """Tabulate the components of a registry with the keys that each adds to its section."""
+    lines = [f"| `{registry.key}` | | its keys |", "| --- | --- | --- |"]
+    for name, entry in registry.entries.items():
+        if entry.is_hidden:
             continue
-        title = f"{name}:{offer.argument}" if offer.argument else name
-        component = kind.find(f"{name}:x" if offer.argument else name)
+        title = f"{name}:{entry.argument}" if entry.argument else name
+        component = registry.find(f"{name}:x" if entry.argument else name)
         keys = "<br>".join(_line(component.options, key) for key in component.options.model_fields)
-        about = offer.about.replace("*", "\\*")
+        about = entry.about.replace("*", "\\*")
         lines.append(f"| `{title}` | {_cell(about)} | {_cell(keys)} |")
     return "\n".join(lines)
 
@@ -83,11 +87,11 @@ def _default(field: FieldInfo) -> str:
     return "-" if field.default is None else f"`{json.dumps(field.default)}`"
 
 
-def _meaning(field: FieldInfo, kind: Registry[Any] | None) -> str:
-    """What a key is for, and what it may be where that is a list of words."""
+def _meaning(field: FieldInfo, registry: Registry[Any] | None) -> str:
+    """Describe a key, with its allowed values if they are a list of words."""
     text = field.description or ""
-    if kind is not None:
-        return text.replace(kind.describe(), f"see below; entry points: `{kind.group}`")
+    if registry is not None:
+        return text.replace(registry.describe(), f"see below; entry points: `{registry.group}`")
     words = words_of(field.annotation)
     if all(word in text for word in words):
         return text
@@ -95,7 +99,7 @@ def _meaning(field: FieldInfo, kind: Registry[Any] | None) -> str:
 
 
 def words_of(annotation: Any) -> list[str]:
-    """The words that a key may be, where they are a list."""
+    """List the literal values of an annotation."""
     if get_origin(annotation) is Literal:
         return [str(word) for word in get_args(annotation)]
     return [word for inner in get_args(annotation) for word in words_of(inner)]

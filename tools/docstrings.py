@@ -1,4 +1,4 @@
-"""Docstrings as the site shows them: examples as code. Griffe's extension in mkdocs.yml."""
+"""Griffe extension of mkdocs.yml that formats examples in docstrings as code."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ EXAMPLE = re.compile(r"((?:^>>> .*\n(?:^(?!\s*$).*\n?)*\n?)+)", re.MULTILINE)
 
 
 class Examples(Extension):  # type: ignore[misc]
-    """Lines after `>>>` become a block of code; without it, they are read as text."""
+    """Convert lines after `>>>` to a code block, as they would be read as text."""
 
     def on_instance(self, *, obj: Object, **_: Any) -> None:
-        """Change the docstring of whatever has one."""
+        """Convert the docstring of an object."""
         if obj.docstring:
             obj.docstring.value = fence(obj.docstring.value)
 
 
 def fence(text: str) -> str:
-    r"""A docstring with its examples fenced.
+    r"""Fence the examples of a docstring.
 
     >>> fence("Add.\n\n>>> 1 + 1\n2").splitlines()
     ['Add.', '', '```pycon', '>>> 1 + 1', '2', '```']

@@ -1,4 +1,4 @@
-"""The import graph as text: a diagram of the packages, and a table of the imports of each."""
+"""Generate the import graph as text: a diagram of the packages, and a table of their imports."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from tools.packages import Packages
 
 
 def diagram(packages: Packages) -> str:
-    """The packages as a Mermaid diagram, without arrows that follow from others."""
+    """Format the packages as a Mermaid diagram without transitive arrows."""
     edges = [f"    {by} --> {to}" for by, to in packages.edges]
     return "\n".join(["```mermaid", "flowchart TD", *edges, "```"])
 
 
 def table(packages: Packages) -> str:
-    """The imports of every package, with their number."""
+    """Tabulate the imports of every package with their number."""
     lines = ["| package | imports, with their number (pairs of modules) |", "| --- | --- |"]
     for package in packages.names[:-1]:
         counts = (f"{to} {count}" for to, count in packages.below(package).items())
@@ -21,5 +21,5 @@ def table(packages: Packages) -> str:
 
 
 def section(packages: Packages) -> str:
-    """The generated part of docs/architecture.md."""
+    """Return the generated part of docs/architecture.md."""
     return f"{diagram(packages)}\n\n{table(packages)}"

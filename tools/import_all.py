@@ -1,6 +1,6 @@
-"""Import every module of the installed package, and count those that a missing package stops.
+"""Import every module of the installed package, and count the missing dependencies.
 
-Any other error is one of the module with this Python, and is shown.
+Any other error means that the module does not work with this Python, and is raised.
 """
 
 from __future__ import annotations

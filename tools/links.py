@@ -1,6 +1,6 @@
-"""Check a built site: every link leads somewhere, and no page fetches anything from elsewhere.
+"""Check a built site for broken links and for resources loaded from other hosts.
 
-`python -m tools.links site`; MkDocs checks what pages say, this what was written.
+`python -m tools.links site`; MkDocs checks the Markdown sources, this module the written HTML.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 FETCHED = {"script": "src", "img": "src", "iframe": "src", "source": "src", "link": "href"}
-"""What a browser loads by itself, and the attribute that says from where."""
+"""Elements that a browser loads automatically, with the attribute of their address."""
 WEB = re.compile(r"https?://[\w.-]+\.[a-z]{2,}(:\d+)?(/[^\s<>\"]*)?", re.ASCII)
 
 
 class Page(HTMLParser):
-    """The links and the anchors of a page."""
+    """Links and anchors of a page."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ class Page(HTMLParser):
         self.feed(path.read_text("utf-8"))
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Collect what a tag names and where it leads."""
+        """Collect the anchors, links and resources of a tag."""
         values = {name: value or "" for name, value in attrs}
         self.anchors |= {values[name] for name in ("id", "name") if name in values}
         if tag == "a" and "href" in values:
@@ -37,10 +37,10 @@ class Page(HTMLParser):
 
 
 def problems(site: Path) -> list[str]:
-    """Why a site is not whole, a sentence for each reason.
+    """List the problems of a site, one sentence each.
 
     Args:
-        site: the folder that was built.
+        site: the built folder.
     """
     pages = {path: Page(path) for path in sorted(site.rglob("*.html")) if path.name != "404.html"}
     found = []
@@ -56,26 +56,26 @@ def problems(site: Path) -> list[str]:
 
 
 def _misses(url: str, path: Path, pages: dict[Path, Page]) -> str | None:
-    """What is wrong with a link, if anything; those that leave the site are read, not followed."""
+    """Return the problem of a link, if any; external links are parsed, not followed."""
     parts = urlsplit(url)
     if parts.scheme in ("mailto", "data", "javascript"):
         return None
     if parts.scheme or parts.netloc:
-        return None if WEB.fullmatch(url) else f"no address: {url}"
+        return None if WEB.fullmatch(url) else f"not an address: {url}"
     target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
     if not target.exists():
-        return f"leads nowhere: {url}"
+        return f"missing page: {url}"
     anchor = unquote(parts.fragment)
     if anchor and target in pages and anchor not in pages[target].anchors:
-        return f"no such place: {url}"
+        return f"missing anchor: {url}"
     return None
 
 
 def main() -> None:
-    """Print what is wrong, and fail."""
+    """Print the problems of a site, and fail if there are any."""
     site = Path(sys.argv[1]).resolve()
     if not (site / "index.html").is_file():
-        sys.exit(f"{site}: no site")
+        sys.exit(f"{site}: not a site, as it has no index.html")
     if reasons := problems(site):
         sys.exit("\n".join(reasons))
 

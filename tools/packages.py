@@ -1,4 +1,4 @@
-"""The packages in `src/submodel`, their order and their imports, read from the code."""
+"""Packages in `src/submodel`, their order and their imports, read from the code."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ LAYERS = ROOT / "pyproject.toml"
 
 @dataclass(frozen=True)
 class Packages:
-    """The packages from top to bottom, and the number of imports from one to another."""
+    """Packages from top to bottom, with the number of imports from one to another."""
 
     names: tuple[str, ...]
     imports: Mapping[tuple[str, str], int]  # (importer, imported) -> pairs of modules
 
     def below(self, package: str) -> dict[str, int]:
-        """The packages that a package imports, most often first."""
+        """Return the imported packages of a package with counts, the most frequent first."""
         found = {to: count for (by, to), count in self.imports.items() if by == package}
         return dict(sorted(found.items(), key=lambda item: (-item[1], self.names.index(item[0]))))
 
     @cached_property
     def reach(self) -> dict[str, set[str]]:
-        """The packages that each one needs, directly or through others."""
+        """Packages that each package needs, directly or through others."""
         found: dict[str, set[str]] = {}
         for package in reversed(self.names):
             direct = self.below(package)
@@ -39,7 +39,7 @@ class Packages:
 
     @cached_property
     def edges(self) -> list[tuple[str, str]]:
-        """The imports that do not follow from others: the transitive reduction."""
+        """Transitive reduction of the imports."""
         return [
             (package, other)
             for package in self.names
@@ -64,7 +64,7 @@ def read_packages() -> Packages:
 
 
 def purpose(package: str) -> str:
-    """First sentence of a package's docstring."""
+    """Return the first sentence of a package's docstring."""
     file = ROOT / "src/submodel" / f"{package}.py"
     if not file.exists():
         file = file.with_suffix("") / "__init__.py"

@@ -1,4 +1,4 @@
-"""Pages with parts that are written by `make graph` or `make results`, between two markers."""
+"""Pages with generated parts between two markers: `make graph`, `make results`."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ PICTURE = ROOT / "docs/images/packages.png"
 
 
 def markers(page: Path, name: str) -> tuple[str, str]:
-    """The lines around a part."""
+    """Return the marker lines around a part."""
     command = "make results" if page.parent == RESULTS else "make graph"
     return f"<!-- {name}: written by {command} -->", f"<!-- end of {name} -->"
 
 
 def part(page: Path, name: str) -> str:
-    """What stands in a page now."""
+    """Read a part of a page."""
     begin, end = markers(page, name)
     return page.read_text("utf-8").split(begin)[1].split(end)[0].strip()
 
 
 def replace(page: Path, name: str, text: str) -> None:
-    """Put a new text in its place."""
+    """Replace a part of a page."""
     begin, end = markers(page, name)
     before, _, rest = page.read_text("utf-8").partition(begin)
     after = rest.partition(end)[2]

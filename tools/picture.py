@@ -1,4 +1,4 @@
-"""The import graph as a picture: packages in rows, and an arrow from each to what it imports."""
+"""Draw the import graph: packages in rows, with arrows to imported packages."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ ROWS: dict[str, tuple[str, tuple[str, ...]]] = {
     "data, models,\nfigures": (LINES[3], ("data", "model", "drawing")),
     "no PyTorch": (INK, ("", "core", "")),
 }
-"""The rows from top to bottom: what each is about, its colour, its packages from left to right."""
+"""Rows from top to bottom: topic, colour, and packages from left to right."""
 PLACES = {
     package: (row, column)
     for row, (_, names) in enumerate(ROWS.values())
     for column, package in enumerate(names)
     if package
 }
-"""The row and the column of every package."""
+"""Row and column of every package."""
 WIDTH, HEIGHT, AISLE, LEFT = 1.28, 0.60, 0.27, 1.1  # inches
 _PITCH = (DOUBLE - LEFT - WIDTH - 0.1) / 2  # from one column to the next
-_STEP = 0.09  # between two lines in one aisle
+_STEP = 0.09  # between two lines in an aisle
 _CENTRED: dict[str, Any] = {"ha": "center", "va": "center", "color": INK, "zorder": 4}
 _HOW_TO_READ = (
     "An arrow points to an imported package. A package may import every package that its arrows "
@@ -55,7 +55,7 @@ Point = tuple[float, float]
 
 
 def draw(packages: Packages, file: Path) -> None:
-    """Draw the packages into a PNG, which also keeps the arrows as text."""
+    """Draw the packages into a PNG, with the arrows as metadata."""
     height = _top(len(ROWS)) - AISLE + 0.1
     with in_style():
         figure = new_figure(DOUBLE, height, {"left": 0, "right": 1, "bottom": 0, "top": 1})
@@ -73,16 +73,17 @@ def draw(packages: Packages, file: Path) -> None:
 
 
 def drawn_edges(file: Path) -> list[tuple[str, str]]:
-    """The arrows of a picture."""
+    """Read the arrows from the metadata of a picture."""
     with Image.open(file) as image:
         return [(by, to) for by, to in json.loads(image.info["Description"])]
 
 
 def _routes(edges: list[tuple[str, str]]) -> Iterator[list[Point]]:
-    """The corners of every arrow.
+    """Yield the corners of every arrow.
 
-    It goes down in the column of its package, or of the target where others are in between,
-    and aside in the aisle between two rows, where arrows to one package share a line.
+    An arrow goes down in the column of its package, or in the column of its target if other
+    packages are in between, and sideways in the aisle between two rows, where arrows to one
+    package share a line.
     """
     taken = set(PLACES.values())
     turns: dict[tuple[str, str], int] = {}  # the row below whose aisle an arrow turns

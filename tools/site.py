@@ -1,8 +1,8 @@
-"""The site from docs/, where MkDocs needs help: the hook that mkdocs.yml names.
+"""MkDocs hooks (mkdocs.yml) that build the site from docs/.
 
-Pages link to files of the repository, as `../CONTRIBUTING.md`. On the site these are pages as well:
-recipes and news as they stand, sources as listings; a folder is named, not linked. The diagram of
-the rooms is left to its picture.
+Pages link to files of the repository, such as `../CONTRIBUTING.md`. The site has pages for them as
+well: Markdown unchanged, and sources as listings. Links to folders become text, and the diagram of
+the packages is left out, as its picture is there.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[1]
 PAGES = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
-"""Pages of the repository that are pages of the site, and their names there."""
+"""Pages outside docs/ with their names on the site."""
 SOURCES = ("examples/*.py", "examples/*.toml", "benchmarks/results/devices.json")
 LINK = re.compile(r"(?<!!)\[(?P<text>[^\]]*)\]\((?P<path>[^)#:\s]+)(?P<anchor>#[^)\s]*)?\)")
 FENCE = re.compile(r"^(```.*?^```$)", re.MULTILINE | re.DOTALL)
 STAR = re.compile(r"(?<![\w*`])([A-Za-z]|sigma_)\*(?!\*)")
-"""The star of an optimum, as in ||w*||, which would begin an emphasis."""
+"""Star of an optimum, as in ||w*||, which Markdown would read as emphasis."""
 LIST_AFTER_TEXT = re.compile(r"^((?![-*] |[|#>\s]|\d+\. ).+\n)(?=(?:- |1\. ))", re.MULTILINE)
 LOST_LIST = re.compile(r"<p>[^<]*(?:<(?!/p>)[^<]*)*\n(?:[-*]|\d+\.) ")
 LOG = logging.getLogger("mkdocs.plugins.site")
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add the pages that are written elsewhere."""
+    """Add the pages outside docs/."""
     for source, page in PAGES.items():
         text = (ROOT / source).read_text("utf-8")
         files.append(File.generated(config, page, content=text))
@@ -49,7 +49,7 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, files: Files, **_: Any) -> str:
-    """Read a page as GitHub does, and links to files of the repository as links to their pages."""
+    """Adapt a page to MkDocs: redirect links to files of the repository, read it as GitHub does."""
     homes = {site: source for source, site in PAGES.items()}
     home = homes.get(page.file.src_uri, f"docs/{page.file.src_uri}")
     parts = FENCE.split(markdown)
@@ -64,14 +64,14 @@ def on_page_markdown(markdown: str, page: Page, files: Files, **_: Any) -> str:
 
 
 def on_page_content(html: str, page: Page, **_: Any) -> str:
-    """Tell of lists that Markdown took for text, as it does without an empty line before them."""
+    """Warn about lists that Markdown read as text because the empty line before them is missing."""
     for found in LOST_LIST.findall(html):
         LOG.warning("%s: a list needs an empty line before it: %s", page.file.src_uri, found[-60:])
-    return html.replace("\\|", "|")  # in the code of a table, where GitHub wants the backslash
+    return html.replace("\\|", "|")  # GitHub needs the backslash in code in tables
 
 
 def _redirect(link: re.Match[str], home: str, page: Page, files: Files) -> str:
-    """A link as the site has it."""
+    """Return a link for the site."""
     text, anchor = link["text"], link["anchor"] or ""
     target = posixpath.normpath(posixpath.join(posixpath.dirname(home), link["path"]))
     inside = target.removeprefix("docs/")
@@ -84,7 +84,7 @@ def _redirect(link: re.Match[str], home: str, page: Page, files: Files) -> str:
     elif (ROOT / target).exists():
         return text
     else:
-        return link[0]  # MkDocs says that there is none
+        return link[0]  # MkDocs reports that the target is missing
     start = posixpath.dirname(page.file.src_uri) or "."
     return f"[{text}]({posixpath.relpath(place, start)}{anchor})"
 

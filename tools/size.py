@@ -1,9 +1,9 @@
-"""Measures how hard the code is to follow: `python -m tools.size [--json]`, or `make size`.
+"""Measure how hard the code is to follow: `python -m tools.size [--json]`, or `make size`.
 
 Each scenario runs in a process of its own, under `sys.setprofile`:
 
 - round: a round with one client (`mlp`, `rolling`, capacity 1/2, the serial engine), from the call
-  of `step` to its return. It is the second round of a run: what a run builds once is there.
+  of `step` to its return. It is the second round of a run, after everything that is built once.
 - first round: the round before it, which builds the sub-model and fills the caches.
 - train: `submodel train` with its default configuration on the engine `local`, from the import of
   the command line to the call of the first `step`.

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Build the wheel, install it without constraints in fresh environments, and use it from an empty folder: with no extra,
-# [server] and [flower] by $PYTHON, and what needs no PyTorch by Python 3.12 and 3.13 where they are found.
-# PyTorch is installed first, by the version of constraints.txt; TORCH=... is another.
+# [server] and [flower] with $PYTHON, and commands without PyTorch with Python 3.12 and 3.13 if they are installed.
+# PyTorch is installed first, in the version of constraints.txt or TORCH=...
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 python=${PYTHON:-python3.11}
@@ -16,7 +16,7 @@ fresh() { # INTERPRETER REQUIREMENT...: a new environment in $work/venv
   "$work/venv/bin/pip" install --quiet --disable-pip-version-check "${@:2}"
 }
 
-try() { # WORD...: the command, as its user would run it; a traceback fails too
+try() { # WORD...: run the command as a user would; a traceback also fails
   local status=0
   printf '$ submodel %s\n' "$*"
   (cd "$work/home" && env -i PATH="$work/venv/bin:$PATH" HOME="$work/home" LANG=C.UTF-8 \
@@ -48,11 +48,11 @@ done
 
 for version in 3.12 3.13; do
   other=
-  for candidate in "python$version" ~/.pyenv/versions/"$version".*/bin/python; do # a shim may stand for none
-    if "$candidate" --version >/dev/null 2>&1; then other=$candidate; fi
+  for interpreter in "python$version" ~/.pyenv/versions/"$version".*/bin/python; do # a shim may have no interpreter
+    if "$interpreter" --version >/dev/null 2>&1; then other=$interpreter; fi
   done
   if [ -z "$other" ]; then
-    echo "== Python $version is not here: not tried"
+    echo "== Python $version is not installed: skipped"
     continue
   fi
   echo "== $("$other" --version), pip install submodel, without PyTorch"

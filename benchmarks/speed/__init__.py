@@ -1,1 +1,1 @@
-"""Seconds per round: our engines against a bare loop and against other systems."""
+"""Seconds per round of our engines, of a bare loop and of other systems."""

@@ -6,16 +6,16 @@
                                [--against CHECKOUT] [--quick]
 
 All contenders of a workload are prepared and warmed up first; then they take turns, one round each,
-so that whatever else the machine does falls on all of them. Ratios are of the same round, their
-median and range over the repeats. A repeat trains fewer images per client than the workload has
-(see `workloads.Workload.share`); --scale changes how many. --against takes the local engine of
-another checkout of this repository, say of an earlier commit, into the turns, as "before".
-E is about a big model (see `big`): the share of merging in a round, and bytes per parameter. F is
-about small sub-models: our engines with kernels of our own against the same with those of torch.
---quick takes three minutes for all workloads, to see that nothing became slow: two repeats of a
-tenth of the images (of C one, by two processes and the bare loop alone), ours and the bare loop,
-and a model of 15 M parameters for E. Its results go to a file of their own; figures that are told
-are those of the full form.
+so that other load of the machine affects all of them. Ratios are of the same round, with median and
+range over the repeats. A repeat trains fewer images per client than the workload has (see
+`workloads.Workload.share`); --scale changes their number. --against adds the local engine of
+another checkout of this repository, such as an earlier commit, as "before".
+E uses a big model (see `big`) and measures the share of merging in a round, and bytes per
+parameter. F uses small sub-models and compares our engines with native kernels and with those of
+torch. --quick takes three minutes for all workloads, as a check for regressions: two repeats of a
+tenth of the images (of C one repeat, with two processes and the bare loop only), our engines and
+the bare loop, and a model of 15 M parameters for E. Its results go to a separate file; published
+figures are from the full form.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from benchmarks.speed.report import (
 )
 from benchmarks.speed.workloads import POPULATIONS, WORKLOADS
 
-_D_REPEATS = 3  # rounds of D are short: more of them
+_D_REPEATS = 3  # rounds of D are short, so there are more of them
 _QUICK = {"repeats": 2, "scale": 0.1, "contenders": [*OURS, "bare"]}
 _QUICK_SIZES = ("--width", "384", "--layers", "6", "--vocabulary", "4096", "--rounds", "2")  # of E
 _BEFORE = "before"  # the label of another checkout's engine
@@ -66,7 +66,7 @@ def _names(allowed: Sequence[str], what: str) -> Any:
 
 
 def _peak() -> dict[str, float]:
-    """FLOP/s of matrix products: one process on one thread, and two at once together."""
+    """Measure FLOP/s of matrix products: one process on one thread, and the sum of two at once."""
     command = [sys.executable, "-m", "benchmarks.speed.peak"]
 
     def together(count: int) -> float:
@@ -79,7 +79,7 @@ def _peak() -> dict[str, float]:
 def _take_turns(
     contenders: Iterable[tuple[str, str, str]], given: argparse.Namespace, repeats: int
 ) -> dict[str, dict[str, Any]]:
-    """Label, contender and workload of each -> label -> its rounds, or why there are none."""
+    """Time contenders, given by label, name and workload; return rounds or failures by label."""
     results: dict[str, dict[str, Any]] = {}
     alive: dict[str, Contender] = {}
     try:
@@ -122,14 +122,14 @@ def _drop(
     label: str,
     error: ContenderError,
 ) -> None:
-    """Go on without a contender, and keep the reason."""
+    """Remove a failed contender, and keep the reason."""
     results[label] = {"reason": str(error)}
     if label in alive:
         alive.pop(label).close()
 
 
 def _measure(name: str, chosen: Sequence[str], given: argparse.Namespace) -> dict[str, Any]:
-    """One workload."""
+    """Measure a workload."""
     workload = WORKLOADS[name]
     is_short = given.quick and workload.warm_up == 1  # a round of many seconds
     contenders = [(c, c, name) for c in chosen if not (is_short and c == "local")]
@@ -150,7 +150,7 @@ def _measure(name: str, chosen: Sequence[str], given: argparse.Namespace) -> dic
 
 
 def _measure_populations(given: argparse.Namespace) -> dict[str, Any]:
-    """Workload D: our engine with more and more registered clients."""
+    """Measure workload D: our engine with growing numbers of registered clients."""
     return _take_turns(
         [(str(n), "local", f"D-{n}") for n in POPULATIONS], given, _D_REPEATS * given.repeats
     )
@@ -171,7 +171,7 @@ def _machine() -> dict[str, Any]:
 
 
 def _settle(given: argparse.Namespace) -> None:
-    """Fill in what was not asked for, by the full form or the quick one."""
+    """Fill in missing options, for the full form or the quick one."""
     usual = {"repeats": 5, "scale": 1.0, "contenders": list(CONTENDERS)}
     for key, value in (_QUICK if given.quick else usual).items():
         if getattr(given, key) is None:
@@ -193,9 +193,9 @@ def main() -> None:
     parser.add_argument(
         "--contender-python",
         default=sys.executable,
-        help="the interpreter that has flower and pfl (benchmarks/requirements.txt)",
+        help="interpreter with flower and pfl (benchmarks/requirements.txt)",
     )
-    parser.add_argument("--against", type=Path, help="another checkout, to compare with")
+    parser.add_argument("--against", type=Path, help="another checkout for comparison")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     _settle(given)

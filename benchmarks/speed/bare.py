@@ -1,7 +1,7 @@
-"""Contender `bare`: a careful hand-written loop in one process.
+"""Contender `bare`: an optimised hand-written loop in one process.
 
-The cuts and the modules are made before the clock starts; one thread or two, channels-last or not,
-is whatever was fastest in the warm-up.
+Cuts and modules are made before the clock starts; the number of threads (1 or 2) and the memory
+format are the fastest of the warm-up.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import time
 
 import torch
 from benchmarks.speed.tasks import Average, Trainer, jobs_of, seconds_of
-from benchmarks.speed.worker import Report, claim_stdout, options, serve
+from benchmarks.speed.worker import Report, options, reserve_stdout, serve
 from benchmarks.speed.workloads import make_setup
 
 from submodel.algorithm.types import Setup
@@ -21,16 +21,16 @@ _TRIALS, _TRIED_STEPS = 3, 2
 
 
 class Bare:
-    """The global model and the loop over it."""
+    """The global model with its training loop."""
 
     def __init__(self, setup: Setup) -> None:
         self._setup = setup
         self._round = 0
         self._tensors = {n: t.clone() for n, t in tensors_of(setup.module).items()}
-        self.way, self._trainer = self._choose()
+        self.setting, self._trainer = self._choose()
 
     def _choose(self) -> tuple[str, Trainer]:
-        """The fastest of four ways, on one job of every shape."""
+        """Choose the fastest of four settings on one job of every shape."""
         jobs = list({job.cut.shape_key: job for job in jobs_of(self._setup, 0)}.values())
         trainers = {last: Trainer(self._setup, channels_last=last) for last in (True, False)}
         for trainer in trainers.values():
@@ -41,13 +41,13 @@ class Bare:
             torch.set_num_threads(threads)
             seconds = seconds_of(trainers[last], jobs, self._tensors, _TRIED_STEPS)
             tried[threads, last] = min(seconds, tried.get((threads, last), seconds))
-        threads, last = min(tried, key=lambda way: tried[way])
+        threads, last = min(tried, key=lambda setting: tried[setting])
         torch.set_num_threads(threads)
         order = "channels_last" if last else "contiguous"
         return f"{threads} thread{'s' * (threads > 1)}, {order}", trainers[last]
 
     def round(self) -> Report:
-        """Train every job, average."""
+        """Train every job, then average."""
         jobs = jobs_of(self._setup, self._round)
         self._trainer.make_ready(jobs)
         start = time.perf_counter()
@@ -64,11 +64,11 @@ class Bare:
 
 
 def main() -> None:
-    out = claim_stdout()
+    out = reserve_stdout()
     workload, scale = options()
     _, setup = make_setup(workload, scale)
     bare = Bare(setup)
-    serve(out, workload, bare.round, note=bare.way)
+    serve(out, workload, bare.round, note=bare.setting)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Workload E: a big model of which every client holds a sixteenth; time of a round and memory.
+"""Workload E: time of a round and memory for a big model of which every client holds 1/16.
 
     python -m benchmarks.speed.big --scheme rolling [--width 768 --layers 12 --rounds 3]
 
-trains one run, with evaluation and a checkpoint in every round, and prints one line of JSON.
+The command trains a run with evaluation and a checkpoint in every round, and prints a line of JSON.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from submodel.runs.loop import run_rounds
 from submodel.runs.training import Training
 
 SCHEMES = {"rolling": 10.0, "static": 10.0, "random": 16.0, "dropout": 16.0}
-"""The most bytes per parameter; clients of the first two share a cut."""
+"""Most bytes per parameter, by scheme; clients of the first two share a cut."""
 MERGING = 0.10
-"""The most of a round that merging may take."""
+"""Largest allowed share of merging in a round."""
 _ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -49,8 +49,8 @@ def _peak() -> int:
 
 
 def train(scheme: str, width: int, layers: int, vocabulary: int, length: int, rounds: int) -> Any:
-    """A run in this process: its parameters, peak, and processor time by phase of every round."""
-    clock = SimpleNamespace(perf_counter=time.process_time)  # others may use the machine
+    """Train in this process; return parameters, peak, and processor time by round and phase."""
+    clock = SimpleNamespace(perf_counter=time.process_time)  # ignores other load of the machine
     for module in (round_statistics, standard):
         vars(module)["time"] = clock
     torch.manual_seed(0)
@@ -85,7 +85,7 @@ def train(scheme: str, width: int, layers: int, vocabulary: int, length: int, ro
 
 
 def _child(root: Path, scheme: str, *sizes: str) -> dict[str, Any]:
-    """The same in a process of its own, by the package of a checkout."""
+    """Call `train` in a separate process with the package of a checkout."""
     paths = os.pathsep.join([str(root / "src"), str(_ROOT)])
     command = [sys.executable, "-m", "benchmarks.speed.big", "--scheme", scheme, *sizes]
     environment = os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
@@ -95,11 +95,11 @@ def _child(root: Path, scheme: str, *sizes: str) -> dict[str, Any]:
 
 
 def measure(against: Path | None = None, sizes: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Every scheme, here and in another checkout, one after another.
+    """Measure every scheme, here and in another checkout, one after another.
 
     Args:
         against: the other checkout.
-        sizes: of the model, as on the command line; empty: some 98 M parameters.
+        sizes: size options of the model; empty: about 98 M parameters.
     """
     roots = {"now": _ROOT} | ({} if against is None else {"before": against})
     results: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""The contenders as processes: started once, told when to go, one at a time."""
+"""Contenders as processes, which start once and run a round on request, one at a time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from typing import Any
 OURS = ("local", "processes")
 OTHERS = ("flower", "pfl")  # installed from requirements.txt, perhaps for another interpreter
 BY_TORCH = {f"{name}-torch": name for name in OURS}
-"""Our engines with the kernels of torch instead of our own."""
+"""Our engines with the kernels of torch instead of native ones."""
 CONTENDERS = ("bare", *OURS, *BY_TORCH, *OTHERS)
 _ROOT = Path(__file__).resolve().parents[2]
 _TO_PREPARE, _FOR_A_ROUND, _TO_END = 900.0, 1800.0, 30.0  # seconds
@@ -29,12 +29,12 @@ class ContenderError(Exception):
 
 
 def _isolated(command: Sequence[str]) -> list[str]:
-    """The command without any network but its own loopback, and nothing of it outlives it.
+    """Wrap a command so that it has no network but loopback, and leaves no processes behind.
 
-    Ray listens on every interface and asks for the addresses of clouds.
+    Ray listens on every interface and looks up addresses of cloud services.
     """
     if shutil.which("unshare") is None or shutil.which("ip") is None:
-        raise ContenderError("needs the commands unshare and ip: Ray runs without a network only")
+        raise ContenderError("the commands unshare and ip are needed to run Ray without a network")
     user = [] if os.geteuid() == 0 else ["--map-root-user"]
     namespaces = ["--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
     shell = ["sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
@@ -42,7 +42,7 @@ def _isolated(command: Sequence[str]) -> list[str]:
 
 
 class Contender:
-    """One contender on one workload, in a process of its own."""
+    """A contender on a workload, in its own process."""
 
     def __init__(
         self, name: str, workload: str, scale: float, python: str, root: Path = _ROOT
@@ -74,12 +74,12 @@ class Contender:
         self._rest = b""
 
     def prepare(self) -> None:
-        """Wait until it is ready to be timed."""
+        """Wait until the contender is ready."""
         self.about = self._answer(_TO_PREPARE)["ready"]
         self.about["seconds_to_prepare"] = round(time.perf_counter() - self._begin, 1)
 
     def go(self) -> dict[str, Any]:
-        """One round."""
+        """Run a round."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(b"go\n")
@@ -88,7 +88,7 @@ class Contender:
         return self._answer(_FOR_A_ROUND)
 
     def _answer(self, patience: float) -> dict[str, Any]:
-        """The next line that it prints."""
+        """Read the next line of output."""
         assert self._process.stdout is not None
         until = time.perf_counter() + patience
         while b"\n" not in self._rest:
@@ -104,15 +104,15 @@ class Contender:
         return answer
 
     def _last_words(self) -> str:
-        """Why it ended, in its own words."""
+        """Describe the end of the process by its last line of output."""
         self._process.wait(_TO_END)
         self._log.seek(0)
         lines = self._log.read().decode(errors="replace").strip().splitlines()
-        words = lines[-1].strip() if lines else "it said nothing"
+        words = lines[-1].strip() if lines else "no output"
         return f"ended with status {self._process.returncode}: {words}"
 
     def close(self) -> None:
-        """End it: first by the end of its input, then by signals to its own session."""
+        """End the process by closing its input, then by signals to its session."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.close()

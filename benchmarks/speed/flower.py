@@ -1,7 +1,8 @@
 """Contender `flower`: Flower's simulation on Ray, two actors of one processor each.
 
-The loop of the ServerApp sends every client its sub-model as arrays and averages what comes back.
-Start-up is not timed. Run it without a network (see `contenders`): Ray listens on every interface.
+The loop of the ServerApp sends every client its sub-model as arrays and averages the replies.
+Start-up is not timed. Run it without a network (see `contenders`), as Ray listens on every
+interface.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from benchmarks.speed.tasks import Average, jobs_of
-from benchmarks.speed.worker import Report, claim_stdout, options, serve
+from benchmarks.speed.worker import Report, options, reserve_stdout, serve
 from benchmarks.speed.workloads import Workload, make_setup
 
 from submodel.algorithm.types import Setup
@@ -24,7 +25,7 @@ _POLL = 0.01  # seconds; Flower's own send_and_receive sleeps longer
 
 
 def _quiet(home: str) -> None:
-    """Let neither Flower nor Ray report anything or ask anybody, and keep their files in a home."""
+    """Disable telemetry and update checks of Flower and Ray, and keep their files in a folder."""
     (Path(home) / "ray_bootstrap_config.yaml").write_text("{}")
     os.environ |= {
         "HOME": home,
@@ -39,7 +40,7 @@ def _quiet(home: str) -> None:
 
 
 class Server:
-    """The global model, and a round of messages."""
+    """The global model and its rounds of messages."""
 
     def __init__(self, grid: object, setup: Setup, workload: Workload, scale: float) -> None:
         self._grid, self._setup = grid, setup
@@ -48,7 +49,7 @@ class Server:
         self._tensors = {n: t.clone() for n, t in tensors_of(setup.module).items()}
 
     def round(self) -> Report:
-        """Send, wait, average."""
+        """Send sub-models, wait for replies and average them."""
         from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 
         grid = self._grid
@@ -57,13 +58,13 @@ class Server:
         start = time.perf_counter()
         messages = []
         for job, node in zip(jobs, nodes, strict=True):
-            told: dict[str, Any] = self._about | {
+            task: dict[str, Any] = self._about | {
                 "round": job.round,
                 "client": job.client,
                 "capacity": job.capacity,
             }
             part = {n: job.cut.part(n, t) for n, t in self._tensors.items()}
-            content = RecordDict({"model": ArrayRecord(part), "task": ConfigRecord(told)})
+            content = RecordDict({"model": ArrayRecord(part), "task": ConfigRecord(task)})
             messages.append(Message(content, node, MessageType.TRAIN))
         sent = list(grid.push_messages(messages))  # type: ignore[attr-defined]
         by_id = dict(zip(sent, jobs, strict=True))
@@ -84,16 +85,16 @@ class Server:
 
 
 def main() -> None:
-    out = claim_stdout()
+    out = reserve_stdout()
     workload, scale = options()
-    # a short path: those of sockets are limited
+    # a short path, as paths of sockets are limited
     with tempfile.TemporaryDirectory(prefix="fl", dir="/tmp", ignore_cleanup_errors=True) as home:
         _quiet(home)
         _simulate(out, workload, scale)
 
 
 def _simulate(out: TextIO, workload: Workload, scale: float) -> None:
-    """Flower's own start; it ends when the input does."""
+    """Start Flower's simulation, which ends with the input."""
     _, setup = make_setup(workload, scale)
 
     from benchmarks.speed.flower_client import train

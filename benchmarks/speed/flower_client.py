@@ -1,4 +1,4 @@
-"""The client of contender `flower`, in a module of its own so that Ray's actors import it once."""
+"""Client of the contender `flower`, in a separate module so that Ray's actors import it once."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from submodel.algorithm.types import Assignment, Setup
 
 @lru_cache(maxsize=1)
 def _ready(workload: str, scale: float) -> tuple[Setup, Trainer]:
-    """Everything that an actor keeps between messages."""
+    """Return the cached setup and trainer of an actor."""
     torch.set_num_threads(1)
     _, setup = make_setup(WORKLOADS[workload], scale)
     return setup, Trainer(setup)
 
 
 def train(message: Message, _: Context) -> Message:
-    """Train the sub-model that came, on the images of the client that it is for."""
-    told = message.content["task"]
-    assert isinstance(told, ConfigRecord)
-    setup, trainer = _ready(str(told["workload"]), float(str(told["scale"])))
+    """Train the received sub-model on the images of its client."""
+    task = message.content["task"]
+    assert isinstance(task, ConfigRecord)
+    setup, trainer = _ready(str(task["workload"]), float(str(task["scale"])))
     where = Assignment(
-        int(str(told["round"])), int(str(told["client"])), float(str(told["capacity"]))
+        int(str(task["round"])), int(str(task["client"])), float(str(task["capacity"]))
     )
     job = Job(where.round, where.client, where.capacity, cut_of(setup, where))
     trainer.make_ready([job])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import torch
-from benchmarks.speed.worker import Report, claim_stdout, options, serve
+from benchmarks.speed.worker import Report, options, reserve_stdout, serve
 from benchmarks.speed.workloads import make_setup
 
 from submodel.algorithm.execution import ALONE, Group
@@ -17,7 +17,7 @@ from submodel.model.cost import CostModel
 
 
 class Ours:
-    """A run of ours, one round at a time."""
+    """A run of our engine, one round at a time."""
 
     def __init__(self, config: Config, setup: Setup, group: Group = ALONE) -> None:
         torch.set_num_threads(config.engine.threads)
@@ -29,7 +29,7 @@ class Ours:
         self.parameters = sum(p.numel() for p in setup.module.parameters())
 
     def round(self) -> Report:
-        """One round as `submodel train` does it, from the plan to the merged model."""
+        """Run a round like `submodel train`, from the plan to the merged model."""
         start = time.perf_counter()
         self._state, report = step(self._setup, self._state, self._engine, self._costs, self._group)
         return {
@@ -41,7 +41,7 @@ class Ours:
 
 
 def main() -> None:
-    out = claim_stdout()
+    out = reserve_stdout()
     workload, scale = options()
     config, setup = make_setup(workload, scale)
     ours = Ours(config, setup)

@@ -1,4 +1,4 @@
-"""Two processes as one contender: the first talks to the driver and tells the other when to go."""
+"""Two processes as one contender; the first communicates with the driver and starts the other."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _RANK = "BENCHMARK_RANK"
 
 
 def free_port() -> int:
-    """A port of loopback that nobody has."""
+    """Return a free port of loopback."""
     with socket.socket() as probe:
         probe.bind((LOOPBACK, 0))
         port: int = probe.getsockname()[1]
@@ -29,7 +29,7 @@ def free_port() -> int:
 
 
 def start_other(module: str, environment: Callable[[int], Mapping[str, str]]) -> int:
-    """Start the second process and set up the environment of both; the rank of this one."""
+    """Start the second process, set up the environment of both, and return this rank."""
     if _RANK in os.environ:
         return int(os.environ[_RANK])
     own = [
@@ -42,28 +42,28 @@ def start_other(module: str, environment: Callable[[int], Mapping[str, str]]) ->
     return 0
 
 
-def _told(go: bool) -> bool:
-    """What the first process says, to both."""
+def _broadcast(go: bool) -> bool:
+    """Broadcast a flag from the first process to both."""
     word = torch.tensor([int(go)])
     dist.broadcast(word, 0)
     return bool(word)
 
 
 def serve_together(out: TextIO, workload: Workload, round_: Round, note: str) -> None:
-    """`serve` for two processes; the time to tell the other counts."""
+    """Run `serve` with two processes; the time of their communication counts."""
 
     def together() -> Report:
         start = time.perf_counter()
-        _told(True)
+        _broadcast(True)
         report = round_()
-        # where a contender exchanges its losses after the round, it has taken its own time
-        told = report.pop("told", time.perf_counter())
-        return report | {"seconds": told - start}
+        # a contender that exchanges its losses after the round reports its own end of the round
+        end = report.pop("end", time.perf_counter())
+        return report | {"seconds": end - start}
 
     if dist.get_rank() == 0:
         serve(out, workload, together, note=f"{PROCESSES} processes, {note}")
-        _told(False)
+        _broadcast(False)
     else:
-        while _told(False):
+        while _broadcast(False):
             round_()
     dist.destroy_process_group()

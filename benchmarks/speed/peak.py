@@ -1,4 +1,4 @@
-"""The machine's peak: FLOP/s of large matrix products, on one thread."""
+"""Measure the peak FLOP/s of large matrix products on one thread."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _SIZE, _SECONDS = 1536, 3.0
 
 
 def peak() -> float:
-    """FLOP/s of the fastest product in a few seconds."""
+    """Return the FLOP/s of the fastest product in a few seconds."""
     torch.set_num_threads(1)
     a, b = torch.randn(_SIZE, _SIZE), torch.randn(_SIZE, _SIZE)
     out = torch.empty(_SIZE, _SIZE)

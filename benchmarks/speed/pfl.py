@@ -1,6 +1,6 @@
-"""Contender `pfl`: pfl-research with PyTorch, at capacity 1, for it cannot cut.
+"""Contender `pfl`: pfl-research with PyTorch, at capacity 1, as it cannot cut models.
 
-Two processes of one thread each, the same clients and batches as ours, FedAvg, no evaluation.
+It runs two processes of one thread each, with our clients and batches, FedAvg and no evaluation.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from benchmarks.speed.pair import LOOPBACK, PROCESSES, free_port, serve_together, start_other
 from benchmarks.speed.tasks import channels_last
-from benchmarks.speed.worker import Report, claim_stdout, options
+from benchmarks.speed.worker import Report, options, reserve_stdout
 from benchmarks.speed.workloads import Workload, make_setup
 from torch import Tensor, nn
 from torch.nn import functional
@@ -27,7 +27,7 @@ _NEVER = 10**9
 
 
 class Net(nn.Module):
-    """Our module with the methods that pfl asks for."""
+    """Our module with the methods that pfl needs."""
 
     def __init__(self, net: nn.Module) -> None:
         super().__init__()
@@ -35,13 +35,13 @@ class Net(nn.Module):
         self.losses: list[Tensor] = []
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
-        """Of one batch."""
+        """Compute the loss of a batch."""
         value = functional.cross_entropy(self.net(x), y)
         self.losses.append(value.detach().clone())  # pfl scales the value in place
         return value
 
     def metrics(self, x: Tensor, y: Tensor) -> dict[str, object]:
-        """Of one batch; pfl asks in its first iteration only, which is part of the warm-up."""
+        """Compute the metrics of a batch; pfl needs them in its first iteration only (warm-up)."""
         from pfl.metrics import Weighted
 
         return {
@@ -52,7 +52,7 @@ class Net(nn.Module):
 
 
 class Pfl:
-    """A run of pfl, one central iteration at a time."""
+    """A run of pfl, one central iteration per round."""
 
     def __init__(self, setup: Setup, workload: Workload) -> None:
         from pfl.aggregate.simulate import SimulatedBackend
@@ -81,14 +81,14 @@ class Pfl:
         )
 
     def _users(self) -> Iterator[tuple[int, int]]:
-        """Round and client of every user that pfl asks for: those of our plan."""
+        """Yield round and client of every user of pfl, by our plan."""
         round_ = 0
         while True:
             yield from ((round_, a.client) for a in plan(self._setup, round_))
             round_ += 1
 
     def _images(self, user: tuple[int, int]) -> object:
-        """The images of a client, in the order of our batches."""
+        """Return the images of a client in the order of our batches."""
         from pfl.data.pytorch import PyTorchTensorDataset
 
         round_, client = user
@@ -98,7 +98,7 @@ class Pfl:
         return PyTorchTensorDataset((self._x[chosen].permute(0, 3, 1, 2), self._y[chosen]))
 
     def round(self) -> Report:
-        """Let pfl run until one more iteration is done."""
+        """Run one more iteration of pfl."""
         from pfl.algorithm.base import NNAlgorithmParams
 
         self._round += 1
@@ -111,15 +111,15 @@ class Pfl:
         self._algorithm.run(
             parameters, self._backend, self._model, self._local, send_metrics_to_platform=False
         )
-        told = time.perf_counter()
-        books = torch.tensor([float(sum(self._net.losses)), float(len(self._net.losses))])
+        end = time.perf_counter()
+        totals = torch.tensor([float(sum(self._net.losses)), float(len(self._net.losses))])
         self._net.losses.clear()
-        dist.all_reduce(books)
-        return {"told": told, "loss": float(books[0] / books[1])}
+        dist.all_reduce(totals)
+        return {"end": end, "loss": float(totals[0] / totals[1])}
 
 
 def main() -> None:
-    out = claim_stdout()
+    out = reserve_stdout()
     workload, scale = options()
     addresses = ",".join(f"{LOOPBACK}:{free_port()}" for _ in range(PROCESSES))
     start_other(

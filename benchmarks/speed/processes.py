@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from benchmarks.speed.local import Ours
 from benchmarks.speed.pair import LOOPBACK, PROCESSES, free_port, serve_together, start_other
-from benchmarks.speed.worker import claim_stdout, options
+from benchmarks.speed.worker import options, reserve_stdout
 from benchmarks.speed.workloads import make_setup
 
 from submodel.engines.processes.group import ProcessGroup
 
 
 def main() -> None:
-    out = claim_stdout()
+    out = reserve_stdout()
     workload, scale = options()
     port = str(free_port())
     start_other(

@@ -1,4 +1,4 @@
-"""From seconds to ratios, tables and verdicts."""
+"""Ratios, tables and verdicts from measured seconds."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ GOALS: dict[str, dict[str, float]] = {
     "C": {"bare": 1.3, "flower": 1.1, "pfl": 1.25},
     "F": {"local-torch": 2.0, "processes-torch": 2.0},
 }
-"""How many times faster than each we want to be."""
+"""Desired speed-up over each contender, by workload."""
 GOAL_D = 1.10
-"""Seconds and memory with the most clients, over those with the fewest."""
+"""Largest ratio of seconds and memory between the most and the fewest clients."""
 Results = Mapping[str, Any]
 
 
 def summary(values: Sequence[float]) -> dict[str, float]:
-    """The median and the spread."""
+    """Return median and range."""
     return {"median": statistics.median(values), "least": min(values), "most": max(values)}
 
 
 def ratios(over: Sequence[float], under: Sequence[float]) -> dict[str, float]:
-    """Of the same rounds, one by one.
+    """Summarise the ratios of the same rounds.
 
     >>> ratios([2.0, 3.0, 9.0], [1.0, 1.0, 3.0])["median"]
     3.0
@@ -35,7 +35,7 @@ def ratios(over: Sequence[float], under: Sequence[float]) -> dict[str, float]:
 
 
 def compare(measured: Mapping[str, Results]) -> dict[str, dict[str, dict[str, float]]]:
-    """Each of ours -> each of the others -> how many times faster ours is."""
+    """Return the speed-up of each of our engines over each other contender."""
     seconds = {name: r["seconds"] for name, r in measured.items() if "seconds" in r}
     return {
         ours: {
@@ -47,7 +47,7 @@ def compare(measured: Mapping[str, Results]) -> dict[str, dict[str, dict[str, fl
 
 
 def problems(measured: Mapping[str, Results]) -> list[str]:
-    """Contenders whose training loss shows that they did other work than the rest."""
+    """List contenders whose training loss shows that they did different work."""
     losses = {n: r["losses"] for n, r in measured.items() if r.get("losses")}
     found = []
     for name, own in losses.items():
@@ -64,7 +64,7 @@ def _spread(values: Mapping[str, float], digits: int = 2) -> str:
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
-    """Columns of equal width, the first row being the head.
+    """Format rows as columns of equal width, with the first row as the head.
 
     >>> print(table([["a", "b"], ["1", "22"]]))
     a  b
@@ -78,7 +78,7 @@ def table(rows: Sequence[Sequence[str]]) -> str:
 
 
 def workload_table(result: Results, peak: float | None) -> str:
-    """One workload: seconds per round of every contender, and ours against each."""
+    """Tabulate a workload: seconds per round of every contender, and our speed-ups."""
     measured, ratio = result["contenders"], result["ratios"]
     others = [n for n, r in measured.items() if n not in OURS and "seconds" in r]
     head = ["contender", "seconds per round", "of peak", *(f"{o} / it" for o in others), "how"]
@@ -101,14 +101,14 @@ def workload_table(result: Results, peak: float | None) -> str:
 
 
 def verdicts(results: Mapping[str, Results]) -> str:
-    """The goals, and the better of our two engines beside them."""
+    """Tabulate the goals with the better of our two engines."""
     rows = [["workload", "against", "goal", "reached", "by", ""]]
     for name, goals in GOALS.items():
         for other, goal in goals.items():
             where = f"{name}-whole" if other == "pfl" else name
             ratio = results.get(where, {}).get("ratios", {})
             reached = {ours: r[other] for ours, r in ratio.items() if other in r}
-            if other in BY_TORCH:  # one process against one, two against two
+            if other in BY_TORCH:  # compare equal numbers of processes
                 reached = {ours: r for ours, r in reached.items() if ours == BY_TORCH[other]}
             if not reached:
                 rows.append([name, other, f"{goal:g}x", "not measured", "-", ""])
@@ -120,7 +120,7 @@ def verdicts(results: Mapping[str, Results]) -> str:
 
 
 def population_table(result: Mapping[str, Results]) -> str:
-    """Workload D: what registered clients cost."""
+    """Tabulate workload D: cost by number of registered clients."""
     first = next(iter(result.values()))
     rows = [["registered clients", "seconds per round", "peak memory", "against the fewest"]]
     for count, r in result.items():
@@ -138,7 +138,7 @@ def population_table(result: Mapping[str, Results]) -> str:
 
 
 def big_table(result: Mapping[str, Results]) -> str:
-    """Workload E: what merging takes of a round, and memory over the process's own."""
+    """Tabulate workload E: share of merging in a round, and memory per parameter."""
     rows = [["scheme", "parameters", "merging", "bytes per parameter", "goal", "peak"]]
     for label, r in result.items():
         share, each = f"{r['merging']:.1%}", f"{r['bytes_per_parameter']:.1f}"

@@ -1,12 +1,12 @@
-"""Measure what stacks gain on small transformers: eight clients together against one by one.
+"""Measure the gain of stacks on small transformers: eight clients together or one by one.
 
     python -m benchmarks.speed.stacks [--kinds gpt2,llama,gpt] [--optimisers sgd,adamw]
                                      [--tokens 4x32] [--rounds 5] [--out FILE]
 
-One by one, in stacks by torch, and in stacks by the native kernels where there is a C compiler: all
-train the same tasks, taking turns in one process on one thread; processor time counts, the median
-and the range of the ratios of the turns to the first. Width 64, two layers of four heads, 256
-tokens in the vocabulary, capacities 1, 1/2 and 1/4. No data is needed: tokens are drawn at random.
+Three engines train the same tasks in turns, in one process on one thread: one by one, in stacks
+with torch, and in stacks with the native kernels if there is a C compiler. Results are medians and
+ranges of the ratios of processor time to the first. Width 64, two layers of four heads, 256 tokens
+in the vocabulary, capacities 1, 1/2 and 1/4. Tokens are drawn at random.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from submodel.model.zoo.gpt import Decoder
 
 WIDTH, LAYERS, HEADS, VOCABULARY = 64, 2, 4, 256
 CLIENTS, STEPS, WARM_UP = 8, 5, 3
-"""Rounds that warm up make fifteen steps: stacks repeat a step from the tenth on."""
+"""The rounds of the warm-up have fifteen steps, as stacks replay a step from the tenth on."""
 CAPACITIES = (1.0, 0.5, 0.25)
 
 
 def make_model(kind: str, length: int) -> torch.nn.Module:
-    """A small transformer.
+    """Make a small transformer.
 
     Args:
-        kind: gpt2 or llama, of `transformers`, or gpt, our own.
-        length: of the longest sequence.
+        kind: gpt2 or llama of `transformers`, or gpt, our own.
+        length: length of the longest sequence.
     """
     torch.manual_seed(0)
     if kind == "gpt":
@@ -124,7 +124,7 @@ def measure(setup: Setup, rounds: int) -> dict[str, Any]:
 
 
 def rows(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """All cases, one after another."""
+    """Measure all cases, one after another."""
     batch, length = (int(part) for part in given.tokens.split("x"))
     for kind in given.kinds.split(","):
         for optimiser in given.optimisers.split(","):

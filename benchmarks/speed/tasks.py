@@ -1,7 +1,7 @@
-"""A round's tasks for the contenders that are not ours: cut by our code, trained by plain PyTorch.
+"""Tasks of a round for other contenders, cut by our code and trained by plain PyTorch.
 
-A careful hand would write it so: images in memory in channels-last order, modules made beforehand,
-sums and counts per coordinate.
+The code is optimised: images are in memory in channels-last order, modules are made beforehand, and
+merging uses sums and counts per coordinate.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Shapes = tuple[tuple[str, int], ...]
 
 @dataclass(frozen=True)
 class Job:
-    """One client in one round."""
+    """A client in a round."""
 
     round: int
     client: int
@@ -38,12 +38,12 @@ class Job:
 
 
 def jobs_of(setup: Setup, round_: int) -> list[Job]:
-    """Who trains what in a round."""
+    """List the jobs of a round."""
     return [Job(round_, a.client, a.capacity, cut_of(setup, a)) for a in plan(setup, round_)]
 
 
 def channels_last(module: nn.Module) -> nn.Module:
-    """The module with its weights in channels-last order."""
+    """Convert the weights of a module to channels-last order."""
     return module.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
 
@@ -55,9 +55,9 @@ def _skip(stride: tuple[int, ...]) -> Callable[[nn.Module, tuple[Tensor]], Tenso
 
 
 def _without_strided_points(module: nn.Module) -> nn.Module:
-    """Let 1 x 1 convolutions with a stride look at every second pixel without a stride instead.
+    """Replace strides of 1 x 1 convolutions by a selection of every second pixel.
 
-    It computes the same. The gradient of the strided one, in channels-last order and with fewer
+    The result is the same. The gradient of a strided one, in channels-last order and with fewer
     than 8 channels, writes out of bounds (torch 2.13 on x86: heap corruption).
     """
     for layer in module.modules():
@@ -68,13 +68,13 @@ def _without_strided_points(module: nn.Module) -> nn.Module:
 
 
 class Trainer:
-    """Trains sub-models one after another; its images and modules stay in memory."""
+    """Train sub-models one after another, with images and modules in memory."""
 
     def __init__(self, setup: Setup, channels_last: bool = True) -> None:
         train = setup.clients.dataset.train
         self._setup = setup
         self._channels_last = channels_last and train.x.dim() == 4
-        # images as (N, H, W, C): a batch of them, seen as (N, C, H, W), is channels-last
+        # images as (N, H, W, C), so that a batch viewed as (N, C, H, W) is channels-last
         self._x = train.x.permute(0, 2, 3, 1).contiguous() if self._channels_last else train.x
         self._y = train.y
         self._positions: dict[int, NDArray[np.int64]] = {}
@@ -89,7 +89,7 @@ class Trainer:
                 self._positions[job.client] = indices
 
     def module(self, cut: Cut) -> nn.Module:
-        """The module for cuts of these shapes."""
+        """Return the module for cuts of these shapes."""
         if cut.shape_key not in self._modules:
             made = build_module(self._setup.module, cut).train()
             if self._channels_last:
@@ -99,12 +99,12 @@ class Trainer:
 
     @torch.no_grad()
     def load(self, job: Job, tensors: Tensors) -> None:
-        """Let the job's module hold these values."""
+        """Copy values into the job's module."""
         for name, parameter in self.module(job.cut).named_parameters():
             parameter.copy_(tensors[name])
 
     def train(self, job: Job, limit: int | None = None) -> tuple[Tensors, float]:
-        """Train the loaded module; its tensors, which the next job overwrites, and the loss."""
+        """Train the loaded module; return its tensors, which the next job reuses, and the loss."""
         module, work = self.module(job.cut), self._setup.work
         indices = self._positions[job.client]
         parameters = list(module.parameters())
@@ -127,7 +127,7 @@ class Trainer:
 
 
 class Average:
-    """The plain mean of every weight over the clients that held it."""
+    """Plain mean of every weight over its holders."""
 
     def __init__(self, tensors: Tensors) -> None:
         self._old = tensors
@@ -135,13 +135,13 @@ class Average:
         self._counts = {n: torch.zeros_like(t) for n, t in tensors.items()}
 
     def add(self, cut: Cut, tensors: Tensors) -> None:
-        """One client's sub-model."""
+        """Add the sub-model of a client."""
         for name, tensor in tensors.items():
             cut.add(name, self._sums[name], tensor)
             cut.add(name, self._counts[name], 1.0)
 
     def result(self) -> dict[str, Tensor]:
-        """The next global model; what nobody held stays."""
+        """Return the next global model; weights without a holder stay."""
         return {
             name: torch.where(count > 0, self._sums[name] / count.clamp(min=1), self._old[name])
             for name, count in self._counts.items()
@@ -149,7 +149,7 @@ class Average:
 
 
 def seconds_of(trainer: Trainer, jobs: Iterable[Job], tensors: Tensors, limit: int) -> float:
-    """How long a few steps of every job take: to choose between ways."""
+    """Return the time of a few steps of every job."""
     start = time.perf_counter()
     for job in jobs:
         trainer.load(job, {n: job.cut.part(n, t) for n, t in tensors.items()})

@@ -1,4 +1,4 @@
-"""What every contender's process has in common: prepare once, then one round for each "go"."""
+"""Common loop of contender processes: prepare once, then run a round for each "go"."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ import torch
 from benchmarks.speed.workloads import WORKLOADS, Workload
 
 Report = dict[str, Any]
-"""At least "seconds"; "loss" of the training, "flops" and "note" where they are known."""
+"""At least "seconds"; optionally "loss" of the training, "flops" and "note"."""
 Round = Callable[[], Report]
 
 
 def options() -> tuple[Workload, float]:
-    """The workload and the scale, from the command line."""
+    """Parse the workload and the scale from the command line."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--workload", choices=WORKLOADS, required=True)
     parser.add_argument("--scale", type=float, default=1.0)
@@ -29,8 +29,8 @@ def options() -> tuple[Workload, float]:
     return replace(WORKLOADS[given.workload], kernels=given.kernels), given.scale
 
 
-def claim_stdout() -> TextIO:
-    """The standard output for reports alone; whatever else is printed goes to standard error."""
+def reserve_stdout() -> TextIO:
+    """Reserve standard output for reports, and redirect all other output to standard error."""
     sys.stdout.flush()
     own = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
@@ -38,7 +38,7 @@ def claim_stdout() -> TextIO:
 
 
 def serve(out: TextIO, workload: Workload, round_: Round, **about: object) -> None:
-    """Warm up, say so, and run a round for every line "go", until the input ends."""
+    """Warm up, report readiness, and run a round for every line "go" until the input ends."""
     reports = [round_() for _ in range(workload.warm_up)]
     ready = {"torch": torch.__version__, "warm_up": [r["seconds"] for r in reports], **about}
     print(json.dumps({"ready": ready}), file=out)

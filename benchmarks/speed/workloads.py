@@ -1,4 +1,4 @@
-"""What is trained: the same tasks for every contender, recomputed from the seed."""
+"""Workloads: the same tasks for every contender, recomputed from the seed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CLASSES = 10
 
 @dataclass(frozen=True)
 class Workload:
-    """One federation and one model."""
+    """A federation with a model."""
 
     name: str
     title: str
@@ -30,18 +30,18 @@ class Workload:
     dynamic: bool
     batch: int
     images: int  # per client, in full
-    share: float  # of the images, at --scale 1: so that a repeat takes seconds
+    share: float  # fraction of the images at --scale 1, so that a repeat takes seconds
     warm_up: int  # rounds
     scaler: bool = False
-    kernels: str = "native"  # of our engine, where there is a compiler
+    kernels: str = "native"  # of our engine, if there is a compiler
 
     def images_at(self, scale: float) -> int:
-        """Images per client: whole batches, at least one, at most all."""
+        """Return the images per client: whole batches, at least one, at most all."""
         wanted = round(self.images * self.share * scale / self.batch) * self.batch
         return min(max(wanted, self.batch), self.images)
 
     def steps_at(self, scale: float) -> int:
-        """SGD steps of a client in a round."""
+        """Return the SGD steps of a client in a round."""
         return math.ceil(self.images_at(scale) / self.batch)
 
 
@@ -105,9 +105,9 @@ WORKLOADS |= {f"D-{n}": replace(A, name=f"D-{n}", clients=n) for n in POPULATION
 
 
 def make_config(workload: Workload, scale: float) -> Config:
-    """The workload as a configuration of ours."""
+    """Make our configuration of a workload."""
     data: dict[str, object] = {"partition": "iid"}
-    if workload.model == "cnn":  # more clients than images: they share them
+    if workload.model == "cnn":  # more clients than images, so clients share images
         data["examples_per_client"] = workload.images_at(scale)
     model: dict[str, object] = {"name": workload.model, "width": workload.width}
     if workload.scaler:
@@ -130,7 +130,7 @@ def make_config(workload: Workload, scale: float) -> Config:
 
 
 def make_data(workload: Workload, scale: float) -> Dataset:
-    """The digits, or noise of the shape of CIFAR-10."""
+    """Load the digits, or make noise of the shape of CIFAR-10."""
     if workload.model == "cnn":
         return digits()
     count = workload.clients * workload.images_at(scale)
@@ -140,6 +140,6 @@ def make_data(workload: Workload, scale: float) -> Dataset:
 
 
 def make_setup(workload: Workload, scale: float) -> tuple[Config, Setup]:
-    """Everything that a contender needs to know."""
+    """Make the configuration and setup of a workload."""
     config = make_config(workload, scale)
     return config, prepare(config, data=make_data(workload, scale))

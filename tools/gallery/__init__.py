@@ -1,1 +1,1 @@
-"""The pictures of docs/gallery.md: what every scheme cuts, round by round."""
+"""Pictures of docs/gallery.md: the cuts of every scheme, round by round."""

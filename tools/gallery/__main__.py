@@ -11,7 +11,7 @@ FOLDER = ROOT / "docs/images/gallery"
 
 
 def main() -> None:
-    """A picture for every scene, and the animations."""
+    """Draw a picture for every scene, and the animations."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     for name, scene in SCENES.items():
         (FOLDER / f"{name}.svg").write_text(draw_strips(play(scene)), "utf-8")

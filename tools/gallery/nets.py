@@ -1,4 +1,4 @@
-"""Animations: small nets, one per client, in which only what the client holds is drawn."""
+"""Animations of small nets, one per client, with the units that the client holds."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _STEP = 50  # between layers
 
 
 def draw_nets(played: Played) -> str:
-    """The animation of a scene, as SVG that moves by itself; still where motion is unwanted.
+    """Draw a scene as animated SVG, which is still if the user prefers reduced motion.
 
     Args:
-        played: what its clients hold.
+        played: the cuts of the clients.
     """
     played, colours = _without_whole(played)
     width, height = 20 + len(played.titles) * _NET, _TOP + _HEIGHT + 30
@@ -57,7 +57,7 @@ def draw_nets(played: Played) -> str:
 
 
 def _without_whole(played: Played) -> tuple[Played, list[str]]:
-    """Only the clients that do not always hold everything, and their colours."""
+    """Select the clients that sometimes hold a part only, with their colours."""
     places = [
         place
         for place in range(len(played.titles))
@@ -91,7 +91,7 @@ def _sizes() -> tuple[int, ...]:
 
 
 def _dots(place: int) -> str:
-    """All units, faintly."""
+    """Draw all units faintly."""
     return "".join(
         f"<circle cx='{_x(place, layer)}' cy='{_y(unit, units)}' r='3' fill='{FAINT}' "
         "fill-opacity='.5'/>"
@@ -101,7 +101,7 @@ def _dots(place: int) -> str:
 
 
 def _net(played: Played, place: int, frame: int, colour: str) -> str:
-    """What a client holds in a round: its units, and the weights between them."""
+    """Draw the units of a client in a round and the weights between them."""
     held_units: list[Sequence[int]] = [range(_INPUTS)]
     for clients in played.levels.values():
         levels = clients[place][_round(frame)][::2]

@@ -29,21 +29,21 @@ ROUNDS = UNITS = 24
 AXES = {"first": UNITS, "second": UNITS}
 _STEPS = [10] * 8  # batches of a client's round
 _FRACTIONS = {1.0: "1", 0.75: "3/4", 0.5: "1/2", 0.25: "1/4", 0.125: "1/8"}
-FEW_WEIGHTS = 25  # of weights, every so many-th is shown
+FEW_WEIGHTS = 25  # every 25th weight is shown
 
 Levels = NDArray[np.float64]
-"""Rounds x units: how far each is held, from 0 to 1."""
+"""Level from 0 (not held) to 1 (held), rounds x units."""
 
 
 @dataclass(frozen=True)
 class Scene:
-    """What is drawn of a scheme.
+    """Settings of a picture of a scheme.
 
     Args:
         scheme: the section of the configuration.
         capacities: of the clients, one each.
-        clients: their titles; None: by capacity.
-        rows: what lies along the pictures' height.
+        clients: titles of the clients; None: by capacity.
+        rows: title of the vertical axis.
     """
 
     scheme: Mapping[str, Any]
@@ -53,18 +53,18 @@ class Scene:
 
     @property
     def name(self) -> str:
-        """The scheme's."""
+        """Name of the scheme."""
         return str(self.scheme["name"])
 
 
 @dataclass(frozen=True)
 class Played:
-    """A scene, played.
+    """Cuts of all rounds of a scene.
 
     Args:
-        scene: which.
-        titles: of the clients.
-        levels: by axis, what each client holds.
+        scene: the scene.
+        titles: titles of the clients.
+        levels: levels of each client, by axis.
         joins: rounds, from 0, after which cells are joined.
     """
 
@@ -109,15 +109,15 @@ SCENES: dict[str, Scene] = {
         ["the one machine: 1/2"],
     ),
 }
-"""What is drawn, by the names of the pictures: that of the scheme, and more of some."""
+"""Scenes by the names of their pictures."""
 ANIMATIONS = ("static", "rolling", "random", "partition")
 
 
 def play(scene: Scene) -> Played:
-    """What the clients of a scene hold, round by round.
+    """Compute the cuts of a scene, round by round.
 
     Args:
-        scene: which.
+        scene: the scene.
     """
     config = parse(_sections(scene))
     if config.scheme.granularity == "coordinate":
@@ -165,7 +165,7 @@ def _same(takers: Sequence[Assignment], client: Assignment) -> Assignment:
 
 
 def _levels(source: HoldingsSource, scheme: Any, taker: Assignment, axis: str) -> Levels:
-    """What a client holds of an axis; under nested widths, the share of its steps that train it."""
+    """Return the levels of a client on an axis; with nested widths, the share of its steps."""
     mask = source.unit_masks(taker).get(axis, np.ones(UNITS, np.bool_)).astype(np.float64)
     rule = scheme.step_rule(taker.capacity)
     if rule is None:
@@ -181,20 +181,20 @@ def _levels(source: HoldingsSource, scheme: Any, taker: Assignment, axis: str) -
 
 
 class _Masks(Callback):
-    """Notes the mask that a scheme remembers: some of its weights, round by round."""
+    """Record some weights of the mask in a scheme's memory, round by round."""
 
     def __init__(self) -> None:
         self.rows: list[Levels] = []
 
     def after_round(self, before: State, after: State, line: Any) -> None:  # noqa: ARG002
-        """The first weights of the first hidden layer's, evenly spread."""
+        """Record evenly spaced weights of the first hidden layer."""
         memory = after.recall("scheme")
         if "mask" in memory:
             self.rows.append(memory["mask"].numpy()[: UNITS * FEW_WEIGHTS : FEW_WEIGHTS] * 1.0)
 
 
 def _train(scene: Scene, config: Any) -> tuple[HoldingsSource, list[Levels]]:
-    """A run on the digits, for schemes that look at the model."""
+    """Train on the digits, for schemes that depend on the model."""
     masks = _Masks()
     with tempfile.TemporaryDirectory() as temporary:
         folder = RunFolder(Path(temporary) / scene.name)

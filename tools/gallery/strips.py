@@ -1,4 +1,4 @@
-"""Strips: for every client a picture of rounds x units, and one of how many hold each unit."""
+"""Strips: a picture of rounds x units for every client, and one of the number of holders."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _FONT = "font-family='system-ui, sans-serif' font-size='12'"
 
 
 def draw_strips(played: Played) -> str:
-    """The picture of a scene, as SVG.
+    """Draw a scene as SVG.
 
     Args:
-        played: what its clients hold.
+        played: the cuts of the clients.
     """
     clients = next(iter(played.levels.values()))
     rounds, units = clients[0].shape
@@ -75,12 +75,12 @@ def draw_strips(played: Played) -> str:
 
 
 def _x(place: int, rounds: int) -> int:
-    """Where a panel begins."""
+    """Return the left edge of a panel."""
     return _LEFT + place * (rounds * _CELL + _GAP)
 
 
 def _have_one_colour(clients: Sequence[Levels], colours: Sequence[str]) -> bool:
-    """Whether a unit is never held by clients of several colours."""
+    """Return whether no unit has holders of several colours."""
     if len(set(colours)) == len(colours) == 1:
         return False
     by_colour = [
@@ -91,7 +91,7 @@ def _have_one_colour(clients: Sequence[Levels], colours: Sequence[str]) -> bool:
 
 
 def client_colours(played: Played) -> list[str]:
-    """By capacity where these differ, else by client; clients of one cell have one colour."""
+    """Choose colours by capacity if capacities differ, else by client or cell."""
     capacities = played.scene.capacities
     count = len(played.titles)
     if len(set(capacities)) == len(capacities):
@@ -117,7 +117,7 @@ def _panel(place: int, title: str, levels: Levels, colours: Sequence[str], playe
 
 
 def _cells(levels: Levels, colours: Sequence[str], x: int) -> str:
-    """Runs of equal cells down each round, a path for each colour."""
+    """Draw runs of equal cells down each round, with a path for each colour."""
     paths: dict[float, list[str]] = defaultdict(list)
     for column, levels_of_round in enumerate(levels):
         start = 0
