@@ -24,6 +24,7 @@ from submodel.cli.common import parse_help
 ROOT = Path(__file__).parent.parent
 FILE = Path(__file__).with_name("interface.json")
 REFERENCE = ROOT / "docs/reference"
+FORMER_PATHS = "## Former paths"
 Interface = dict[str, dict[str, list[str]]]
 """By part of the interface: things, and what each offers."""
 
@@ -65,17 +66,24 @@ def _commands() -> Iterator[tuple[str, list[str]]]:
 
 
 def documented_modules() -> Iterator[tuple[str, list[str]]]:
-    """The modules of docs/reference/python.md with their names; `submodel` itself first."""
-    text = (REFERENCE / "python.md").read_text("utf-8")
+    """The modules of docs/reference/python.md with their names; `submodel` itself first.
+
+    The names of former modules are those of tests/interface.json.
+    """
+    text = (REFERENCE / "python.md").read_text("utf-8").partition(FORMER_PATHS)[0]
     yield "submodel", sorted(re.findall(r"^::: submodel\.(\w+)$", text, re.MULTILINE))
     for module, names in re.findall(r"^\| `(submodel[\w.]*)` \| (`[^|]*`) \|", text, re.MULTILINE):
         yield module, re.findall(r"`(\w+)`", names)
+    kept: Interface = json.loads(FILE.read_text("utf-8"))
+    for module, _ in former_modules():
+        yield module, kept["modules"][module]
 
 
 def former_modules() -> Iterator[tuple[str, str]]:
-    """The former paths of docs/reference/python.md, with the module of today that has the names."""
-    text = (REFERENCE / "python.md").read_text("utf-8")
-    yield from re.findall(r"^\| `(submodel[\w.]*)` \| `[^|]*` \| `([\w.]+)` \|", text, re.MULTILINE)
+    """The former modules of docs/reference/python.md, and the present ones with their names."""
+    text = (REFERENCE / "python.md").read_text("utf-8").partition(FORMER_PATHS)[2]
+    rows = re.findall(r"^\| `(submodel[\w.]*)` \| `([\w.]+)` \|", text, re.MULTILINE)
+    yield from (row for row in rows if row[0] != "submodel.theory")  # which has no list of names
 
 
 def _first_column(page: str, heading: str) -> Iterator[str]:
