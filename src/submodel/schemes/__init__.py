@@ -1,4 +1,4 @@
-"""Which units a client holds: each scheme with its mechanism."""
+"""Schemes: the rules that choose which units a client holds."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Schemes by name: ours, those of installed packages, and classes by their path."""
+"""Built-in schemes, as entries of their registry."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from submodel.schemes.scheme import Scheme
 
 GROUP = "submodel.schemes"
-"""The entry-point group in which packages offer schemes."""
+"""The entry-point group by which packages add schemes."""
 
 
 _ADVICE = {

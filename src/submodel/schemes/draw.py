@@ -1,4 +1,4 @@
-"""From a scheme and the axes of a model to the cut of one client."""
+"""Draws: from a scheme and the axes of a model to the cut of one client."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from submodel.model.axes.layout import Along, Concatenation, FixedPart, Indices,
 from submodel.model.cut import COORDINATES, CoordinateCut, Granularity, Tensors, UnitCut
 from submodel.schemes.scheme import Draw, Floats, Knowledge, Mask, Scheme, SchemeMemory
 
-_BOOLEAN = np.dtype(np.bool_)  # of which there is one: compared by identity, in nanoseconds
+_BOOLEAN = np.dtype(np.bool_)  # a singleton: compared by identity, in nanoseconds
 _MASK_FORM = (
     "select must return a mask: a NumPy array of {size} booleans, True where the client holds a "
     "unit (from positions: mask = np.zeros(size, bool); mask[positions] = True)"
@@ -30,10 +30,10 @@ _MASK_FORM = (
 
 
 def draw_mask(scheme: Scheme, axis: str, size: int, capacity: float, draw: Draw) -> Mask:
-    """What the scheme selects; refused unless it is a mask of ``size`` booleans.
+    """Return the scheme's selection; raises unless it is a mask of ``size`` booleans.
 
-    Positions, numbers or too few booleans would be taken for units that nobody meant. The values
-    are not looked at, so that asking costs the same for a million units as for ten.
+    Positions, numbers or too few booleans would be read as other units. The values are not
+    inspected, so that the check costs the same for a million units as for ten.
 
     >>> from submodel.schemes.rolling import Static
     >>> draw_mask(Static(), "hidden", 4, 0.5, Draw(0, 0, 0))
@@ -42,7 +42,7 @@ def draw_mask(scheme: Scheme, axis: str, size: int, capacity: float, draw: Draw)
     mask: object = scheme.select(axis, size, capacity, draw)
     if isinstance(mask, np.ndarray) and mask.dtype is _BOOLEAN and mask.shape == (size,):
         return mask
-    if mask_problem(mask, size) is None:  # booleans by another name
+    if mask_problem(mask, size) is None:  # another boolean type
         return np.asarray(mask, dtype=_BOOLEAN)
     raise SubmodelError(
         f"scheme {type(scheme).__name__}: {question(axis, size, capacity, draw)}: "
@@ -51,7 +51,7 @@ def draw_mask(scheme: Scheme, axis: str, size: int, capacity: float, draw: Draw)
 
 
 def mask_problem(mask: object, size: int) -> str | None:
-    """Why this is no mask of ``size`` units; None if it is one.
+    """Return the reason why an object is not a mask of ``size`` units; None if it is one.
 
     >>> mask_problem(np.array([0, 2]), 3)
     'the mask is of int64, not bool'
@@ -66,7 +66,7 @@ def mask_problem(mask: object, size: int) -> str | None:
 
 
 def question(axis: str, size: int, capacity: float, draw: Draw) -> str:
-    """What a scheme was asked, for errors."""
+    """Describe the arguments of a draw, for errors."""
     return (
         f"axis {axis!r} of {size} units, capacity {capacity:g}, round {draw.round}, "
         f"client {draw.client}"
@@ -84,12 +84,13 @@ def draw_units(
     classes: Indices | None = None,
     least: Mapping[str, float] = MappingProxyType({}),
 ) -> UnitCut:
-    """The unit cut that a scheme draws; ``classes`` keeps only those rows of the classifier.
+    """Return the unit cut that a scheme draws; ``classes`` restricts the rows of the classifier.
 
     ``least`` is the least share of an axis that any client holds, whatever its capacity.
 
-    A sub-model must be a working net, so where a Bernoulli draw leaves an axis empty, one unit,
-    drawn uniformly, stays: with n units, unit inclusion is p + (1 - p)^n / n instead of p.
+    A sub-model must be a working net, so if a Bernoulli draw leaves an axis empty, one unit is
+    drawn
+    uniformly: with n units, the inclusion probability is p + (1 - p)^n / n instead of p.
     """
     units: dict[str, Indices] = {}
     for axis, size in axes.cut_by_capacity.items():
@@ -114,7 +115,7 @@ def draw_coordinates(
     draw: Draw,
     classes: Indices | None = None,
 ) -> CoordinateCut:
-    """The coordinate cut that a scheme draws: the flat vector of all parameters is the one axis."""
+    """Return the coordinate cut that a scheme draws from the flat vector of all parameters."""
     total = sum(tensor.numel() for tensor in parameters.values())
     flat = torch.from_numpy(draw_mask(scheme, COORDINATES, total, capacity, draw))
     rows = UnitCut(axes, {} if classes is None else {CLASSES: classes})
@@ -130,7 +131,7 @@ def draw_coordinates(
     return CoordinateCut(masks)
 
 
-# -- what a scheme may know of the global model ----------------------------------------------------
+# -- knowledge of the global model -----------------------------------------------------------------
 
 
 def knowledge_for(
@@ -140,14 +141,14 @@ def knowledge_for(
     memory: SchemeMemory,
     granularity: Granularity,
 ) -> Knowledge:
-    """What a scheme may look at: the model and its memory, if it says that it looks."""
+    """Return the model and memory for a scheme that declares their use."""
     if not scheme.looks_at_model:
         return cast("Knowledge", _UndeclaredKnowledge(scheme))
     return ModelKnowledge(axes, parameters, memory, granularity)
 
 
 class _UndeclaredKnowledge:
-    """What is known to a scheme that does not say that it looks: every question is refused."""
+    """Knowledge of a scheme that does not declare its use: every access raises."""
 
     def __init__(self, scheme: Scheme) -> None:
         self._scheme = type(scheme).__name__
@@ -164,7 +165,7 @@ class _UndeclaredKnowledge:
 
 
 class ModelKnowledge(Knowledge):
-    """Computes what is asked for, once."""
+    """Knowledge of the global model; each quantity is computed once."""
 
     def __init__(
         self,
@@ -179,17 +180,17 @@ class ModelKnowledge(Knowledge):
 
     @property
     def memory(self) -> SchemeMemory:
-        """What the scheme kept."""
+        """Memory of the scheme."""
         return self._memory
 
     @property
     def axes(self) -> Sequence[str]:
-        """The axes that capacities cut; one, of all weights, at coordinate granularity."""
+        """Axes that capacities cut; at coordinate granularity only the vector of all weights."""
         cut_by_units = self._granularity == "unit"
         return list(self._axes.cut_by_capacity) if cut_by_units else [COORDINATES]
 
     def magnitudes(self, axis: str) -> Floats:
-        """The mean |w| of the weights that each unit of ``axis`` holds."""
+        """Return the mean |w| of the weights that each unit of ``axis`` holds."""
         if axis not in self._magnitudes:
             self._magnitudes[axis] = (
                 torch.cat([p.detach().abs().reshape(-1) for p in self._parameters.values()])
@@ -201,17 +202,17 @@ class ModelKnowledge(Knowledge):
         return self._magnitudes[axis]
 
     def pieces(self, axis: str) -> Sequence[int]:
-        """The tensors' sizes for the flat vector of all weights, else the axis itself."""
+        """Return the tensors' sizes for the flat vector of all weights, otherwise the axis size."""
         if axis == COORDINATES:
             return [p.numel() for p in self._parameters.values()]
         return [self._axes.sizes[axis]]
 
     def shapes(self, axis: str) -> Sequence[Sequence[int]]:
-        """The tensors' shapes for the flat vector of all weights; none for units."""
+        """Return the tensors' shapes for the flat vector of all weights; none for units."""
         return [p.shape for p in self._parameters.values()] if axis == COORDINATES else []
 
     def _by_unit(self, axis: str) -> Floats:
-        """A weight is a unit's if it goes with the unit; each is counted once, as w[i, i] is."""
+        """Average |w| over the weights of each unit; a weight such as w[i, i] counts once."""
         size = self._axes.sizes[axis]
         total, count = np.zeros(size), np.zeros(size)
         for name, parameter in self._parameters.items():
@@ -233,10 +234,10 @@ class ModelKnowledge(Knowledge):
 
 
 def units_along(layouts: Sequence[Layout], axis: str) -> list[tuple[int, Indices]]:
-    """Where an axis lies in a tensor: a dimension, and the unit at each of its positions.
+    """Return the positions of an axis in a tensor: a dimension, and the unit at each position.
 
-    Units are shaped to be broadcast over the tensor; -1: none. A dimension may be there twice, as
-    in an outer product; parts of it that are apart are taken together.
+    Units are shaped to be broadcast over the tensor; -1 means no unit. A dimension may occur twice,
+    as in an outer product; separate parts of a dimension are combined.
 
     >>> qkv = Concatenation((Along("head", 2), FixedPart(1), Along("head", 2)))
     >>> units_along((qkv, FixedPart(3)), "head")[0][1].ravel()
@@ -255,7 +256,7 @@ def units_along(layouts: Sequence[Layout], axis: str) -> list[tuple[int, Indices
 
 @lru_cache(maxsize=1 << 12)
 def _units_at(layout: Layout) -> list[tuple[str, Indices]]:
-    """The axes that a dimension is made of, and the unit of each at every position; -1: none."""
+    """Return the axes of a dimension, and the unit of each at every position; -1 means no unit."""
     if isinstance(layout, FixedPart):
         return []
     if isinstance(layout, Along):
@@ -278,5 +279,5 @@ def _units_at(layout: Layout) -> list[tuple[str, Indices]]:
 
 
 def draws_by_layer(options: Section) -> bool:
-    """Whether the section of a scheme asks for layers that draw independently."""
+    """Tell whether the section of a scheme asks for layers that draw independently."""
     return getattr(options, "alignment", "residual") == "independent"

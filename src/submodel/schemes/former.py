@@ -1,7 +1,7 @@
-"""Former names of what a scheme may define beyond `select`: ten protocols, asked for by `role`.
+"""Former names of the optional members of a scheme: ten protocols, used with `role`.
 
-All of it are optional members of `Scheme` now, and nothing here is needed any more. A scheme that
-names a protocol among its base classes still has to define it.
+All are optional members of `Scheme` now, and nothing here is needed any more. A scheme that names
+a protocol among its base classes still has to define it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def _asked(default: _F) -> _F:
-    """A method of `Scheme` as one that must be defined."""
+    """Return a method of `Scheme` as one that must be defined."""
 
     @wraps(default)
     def missing(*arguments: Any, **keywords: Any) -> Any:
@@ -30,7 +30,7 @@ def _asked(default: _F) -> _F:
 
 class _Role(Protocol):
     def __init_subclass__(cls, **keywords: Any) -> None:
-        """In a scheme, what its protocols say comes before the default of `Scheme`."""
+        """Let the members of the protocols take precedence over the defaults of `Scheme`."""
         super().__init_subclass__(**keywords)
         if Scheme not in cls.__mro__:
             return
@@ -47,18 +47,18 @@ def _is_role(kind: type) -> bool:
 
 
 def _members(protocol: type) -> set[str]:
-    """The names that a protocol asks for."""
+    """Return the names that a protocol requires."""
     parts = [kind for kind in protocol.__mro__ if _is_role(kind)]
     names = {name for part in parts for name in (*get_annotations(part), *vars(part))}
     return {name for name in names if not name.startswith("_")}
 
 
 class MaskRole(_Role, Protocol):
-    """The kind of protocol that goes with the masks: schemes that borrow them have it, too."""
+    """A protocol of the masks: schemes that borrow them have it, too."""
 
 
 class TrainingRole(_Role, Protocol):
-    """The kind of protocol that is the scheme's own way to train and to average."""
+    """A protocol of a scheme's own training and averaging."""
 
 
 class LooksAtModel(MaskRole):
@@ -68,67 +68,67 @@ class LooksAtModel(MaskRole):
 
 
 class SendsMasks(MaskRole):
-    """Asks for `Scheme.sends_masks`."""
+    """Requires `Scheme.sends_masks`."""
 
     sends_masks: bool | None
 
 
 class HasMemory(MaskRole):
-    """Asks for `Scheme.begin`."""
+    """Requires `Scheme.begin`."""
 
     begin = _asked(Scheme.begin)
 
 
 class Adapts(MaskRole):
-    """Asks for `Scheme.adapts` and `Scheme.adapt`."""
+    """Requires `Scheme.adapts` and `Scheme.adapt`."""
 
     adapts, adapt = _asked(Scheme.adapts), _asked(Scheme.adapt)
 
 
 class HasOutputPasses(MaskRole):
-    """Asks for `Scheme.output_passes`."""
+    """Requires `Scheme.output_passes`."""
 
     output_passes = _asked(Scheme.output_passes)
 
 
 class Observes(MaskRole):
-    """Asks for `Scheme.observes` and `Scheme.observe`."""
+    """Requires `Scheme.observes` and `Scheme.observe`."""
 
     observes, observe = _asked(Scheme.observes), _asked(Scheme.observe)
 
 
 class HasLocalWork(TrainingRole):
-    """Asks for `Scheme.work`."""
+    """Requires `Scheme.work`."""
 
     work = _asked(Scheme.work)
 
 
 class HasStepRule(TrainingRole):
-    """Asks for `Scheme.step_rule`."""
+    """Requires `Scheme.step_rule`."""
 
     step_rule = _asked(Scheme.step_rule)
 
 
 class HasChances(TrainingRole):
-    """Asks for `Scheme.chance`."""
+    """Requires `Scheme.chance`."""
 
     chance = _asked(Scheme.chance)
 
 
 class HasCells(TrainingRole):
-    """Asks for `Scheme.cells`, `Scheme.cell` and `Scheme.joins`."""
+    """Requires `Scheme.cells`, `Scheme.cell` and `Scheme.joins`."""
 
     cells: int
     cell, joins = _asked(Scheme.cell), _asked(Scheme.joins)
 
 
 def role(scheme: Scheme, protocol: type[_P]) -> _P | None:
-    """The scheme as one that defines what a protocol asks for; None if it does not.
+    """Return the scheme if it defines the members of a protocol; otherwise None.
 
-    A `MaskRole` is looked for in the scheme itself, then in the one whose masks it borrows.
+    A `MaskRole` is searched in the scheme itself, then in the one whose masks it borrows.
 
     Raises:
-        SubmodelError: the scheme defines a part of the protocol; a part would be ignored
+        SubmodelError: the scheme defines only some members of the protocol
 
     >>> from submodel.schemes import HasCells, Hierarchical, Static
     >>> role(Hierarchical(4), HasCells).cells
@@ -139,7 +139,7 @@ def role(scheme: Scheme, protocol: type[_P]) -> _P | None:
 
 
 def all_roles(scheme: Scheme, protocol: type[_P]) -> Iterator[_P]:
-    """All that define it: the scheme, then the one whose masks it borrows, and so on."""
+    """Yield all schemes that define it: this one, then any whose masks it borrows, and so on."""
     kind: type = protocol
     kinds = {MaskRole, TrainingRole} & {*kind.__mro__}
     if len(kinds) != 1:

@@ -1,4 +1,4 @@
-"""Cells of clients that each train one part of the model between joins (HIST)."""
+"""Cells of clients, each of which trains one part of the model between joins (HIST)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from submodel.schemes.scheme import Draw, Mask, RunFacts, Scheme, SchemeContext
 
 @lru_cache(maxsize=4)
 def _owners(seed: int, period: int, axis: str, size: int, cells: int) -> NDArray[np.int32]:
-    """The cell of every unit."""
+    """Return the cell of every unit."""
     order = generator(seed, "cells", period, axis).permutation(size)
     owners = np.empty(size, dtype=np.int32)
     for cell, part in enumerate(np.array_split(order, cells)):
@@ -35,12 +35,12 @@ class Hierarchical(Scheme):
     every axis of n units is split by one permutation sigma_{t, axis} into C parts of floor(n / C)
     or ceil(n / C) units; all clients of cell c hold part c, whatever more their capacity allows.
 
-    Within a period the clients of a cell average among themselves and go on from their own
-    average. The period's last round joins the cells: each part comes from its own cell, what
-    several cells hold (on no cut axis: a classifier's bias) is averaged over them by the weight of
-    the updates that they took, and weights between units of different cells stay. Only then does
-    the server take its step and project. Until then the global model, and so every evaluation, is
-    that of the last join. One cell is plain training: everyone holds everything.
+    Within a period the clients of a cell average among themselves and continue from their own
+    average. The last round of a period joins the cells: each part comes from its own cell; weights
+    that several cells hold (on no cut axis, such as a classifier's bias) are averaged by the total
+    weight of the cells' updates; weights between units of different cells stay. Only then does the
+    server take its step and project. Until then the global model, and so every evaluation, is that
+    of the last join. One cell is plain training of the whole model.
     """
 
     count: int = 4
@@ -54,16 +54,16 @@ class Hierarchical(Scheme):
 
     @classmethod
     def configured(cls, options: Options, context: SchemeContext) -> Self:  # noqa: ARG003
-        """So many cells."""
+        """Make the scheme with the configured cells."""
         return cls(options.cells, options.every)
 
     @property
     def cells(self) -> int:  # type: ignore[override]
-        """As many as there are parts."""
+        """Number of cells, which is the number of parts."""
         return self.count
 
     def cell(self, client: int) -> int:
-        """Clients take turns.
+        """Return the cell: clients are assigned in turn.
 
         >>> [Hierarchical(3).cell(client) for client in range(5)]
         [0, 1, 2, 0, 1]
@@ -71,7 +71,7 @@ class Hierarchical(Scheme):
         return client % self.count
 
     def joins(self, round_: int) -> bool:
-        """The last round of a period does.
+        """Tell whether the round is the last of its period.
 
         >>> [Hierarchical(every=2).joins(r) for r in range(4)]
         [False, True, False, True]
@@ -79,7 +79,7 @@ class Hierarchical(Scheme):
         return (round_ + 1) % self.every == 0
 
     def select(self, axis: str, size: int, capacity: float, draw: Draw) -> Mask:  # noqa: ARG002
-        """The part of the client's cell in this period.
+        """Select the part of the client's cell in this period.
 
         >>> a, b = (Hierarchical(2).select("hidden", 4, 1.0, Draw(0, 0, c)) for c in (0, 1))
         >>> a ^ b
@@ -90,13 +90,13 @@ class Hierarchical(Scheme):
         return np.equal(owners, self.cell(draw.client))
 
     def problems(self, run: RunFacts) -> list[str]:
-        """Cells without clients or units, clients that cannot hold a part, rounds that are lost."""
+        """Return problems: cells without clients or units, too small clients, lost rounds."""
         if self.count == 1:
             return []
         smallest = min(run.capacities)
         if run.granularity == "unit" and smallest == 1:
             return [
-                "clients.capacities: where all are 1, no axes are looked for; clients of "
+                "clients.capacities: if all are 1, axes are not searched for; clients of "
                 f"{self.count} cells need 1/{self.count}"
             ]
         problems = []
@@ -125,8 +125,8 @@ class Hierarchical(Scheme):
                 )
         if run.rounds % self.every:
             problems.append(
-                f"train.rounds: {run.rounds} are no whole number of periods of {self.every} "
-                "(scheme.every): what follows the last join would be lost"
+                f"train.rounds: {run.rounds} is not a multiple of the period, {self.every} rounds "
+                "(scheme.every): rounds after the last join would be lost"
             )
         if run.output_step:
             problems.append(

@@ -1,4 +1,4 @@
-"""Importance by size: a client holds the largest units or weights of the global model."""
+"""Importance by magnitude: a client holds the largest units or weights of the global model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from submodel.model.axes.declare import units_held
 from submodel.schemes.scheme import Draw, Floats, Knowledge, Mask, RunFacts, Scheme
 
 Scope = Literal["axis", "global"]
-"""Whether the largest are taken of every axis (of every tensor, for single weights) or of all."""
+"""The set of units (or weights) that are ranked together: of an axis (or tensor), or all."""
 
 
 @dataclass(frozen=True)
@@ -26,21 +26,21 @@ class Importance(Scheme):
     the global model w with which a round begins, a client of capacity c holds the largest weights,
     m_i[j] = 1 where |w[j]| is among the ceil(c d) largest of the d ranked together, or the largest
     units by the mean |w| of the weights that go with them, scales and shifts of norms among them.
-    Ties go to the earlier position. Capacities nest, and all clients of a capacity hold the same.
+    Ties are resolved by position. Capacities nest, and clients of one capacity hold the same.
 
-    ``axis`` ranks the units of each axis by themselves, single weights tensor by tensor; it is the
-    default for units. ``global`` ranks the units of all axes together, every axis keeping its
-    largest, so that an axis may be held to more than the capacity's share, others to less; or all
-    single weights together, as FIARSE does: the default for them.
+    ``axis`` ranks the units of each axis separately, single weights tensor by tensor; it is the
+    default for units. ``global``, the default for single weights, as in FIARSE, ranks all of them
+    together, or the units of all axes. Every axis then keeps at least its largest unit, so an axis
+    may be held to more than the capacity's share, others to less.
 
-    Of single weights only those in two or more dimensions are ranked, and d counts them alone.
-    Everybody holds the others, norms and biases: the scales of a norm begin as equals, so a share
-    of them is the first few, and what another channel computes would be multiplied by zero.
+    Of single weights only those in two or more dimensions are ranked, and d counts only them. All
+    clients hold the others, norms and biases: the scales of a norm start equal, so a share of them
+    would be the first few, and the outputs of other channels would be multiplied by zero.
 
-    The mask stands for the round: clients run plain masked SGD on it, and the merge goes by it. The
+    The mask is fixed for the round: clients run plain masked SGD, and the merge uses the mask. The
     published code instead compares |w| with a threshold in every forward pass, so a client's mask
-    changes under way; takes a weight for held where its change is not zero, so one that came back
-    as it went is missing in the denominator; ranks biases; and holds floor(c d).
+    changes during training; counts a weight as held if it changed, so an unchanged one is missing
+    in the denominator; ranks biases; and holds floor(c d).
     """
 
     scope: Scope | None = None
@@ -51,12 +51,12 @@ class Importance(Scheme):
 
         scope: Scope | None = Field(
             None,
-            description="the largest of every axis (weights: of every tensor), or of all "
-            "(default: units axis; weights global, as FIARSE)",
+            description="what is ranked together: an axis (weights: a tensor), or all (default: "
+            "units axis; weights global, as FIARSE)",
         )
 
     def select(self, axis: str, size: int, capacity: float, draw: Draw) -> Mask:
-        """The largest of the axis, of each of its tensors, or what the ranking of all leaves it."""
+        """Select the largest of the axis, of each of its tensors, or of all together."""
         knowledge = draw.knowledge
         if shapes := knowledge.shapes(axis):
             choose = _largest_of_each if self.scope == "axis" else _largest_of_all
@@ -66,7 +66,7 @@ class Importance(Scheme):
         return largest(knowledge.magnitudes(axis), units_held(capacity, size))
 
     def problems(self, run: RunFacts) -> list[str]:
-        """A ranking of all axes together promises no share of any; and there must be a ranking."""
+        """Return problems: a least share under a ranking of all axes, or nothing to rank."""
         problems = []
         if self.scope == "global" and run.least:
             problems.append(
@@ -77,13 +77,13 @@ class Importance(Scheme):
         if single and shapes and min(run.capacities) < 1 and not any(map(_is_ranked, shapes)):
             problems.append(
                 "scheme.granularity: 'importance' ranks single weights in two or more dimensions, "
-                "and this model has none: everybody would hold everything; use another scheme"
+                "and this model has none: all clients would hold everything; use another scheme"
             )
         return problems
 
 
 def largest(values: Floats, count: int) -> Mask:
-    """The ``count`` largest values; of equal ones the earlier.
+    """Return a mask of the ``count`` largest values; ties are resolved by position.
 
     >>> largest(np.array([1.0, 3.0, 2.0, 3.0, 2.0]), 3)
     array([False,  True,  True,  True, False])
@@ -99,12 +99,12 @@ def largest(values: Floats, count: int) -> Mask:
 
 
 def _is_ranked(shape: Sequence[int]) -> bool:
-    """Whether the weights of a tensor are ranked; norms and biases are held by all."""
+    """Tell whether the weights of a tensor are ranked; all clients hold norms and biases."""
     return len(shape) > 1
 
 
 def _largest_of_each(values: Floats, shapes: Sequence[Sequence[int]], capacity: float) -> Mask:
-    """The share of every tensor."""
+    """Select the share of every tensor."""
     sizes = [math.prod(shape) for shape in shapes]
     parts = np.split(values, np.cumsum(sizes)[:-1])
     return np.concatenate(
@@ -116,7 +116,7 @@ def _largest_of_each(values: Floats, shapes: Sequence[Sequence[int]], capacity: 
 
 
 def _largest_of_all(values: Floats, shapes: Sequence[Sequence[int]], capacity: float) -> Mask:
-    """The share of all tensors together."""
+    """Select the share of all tensors together."""
     is_ranked = np.repeat([_is_ranked(shape) for shape in shapes], [math.prod(s) for s in shapes])
     mask = np.ones(len(values), dtype=np.bool_)
     mask[is_ranked] = largest(values[is_ranked], units_held(capacity, int(is_ranked.sum())))
@@ -124,7 +124,7 @@ def _largest_of_all(values: Floats, shapes: Sequence[Sequence[int]], capacity: f
 
 
 def _among_axes(axis: str, capacity: float, knowledge: Knowledge) -> Mask:
-    """The axis's part of the largest units of all axes, the first of each axis being set."""
+    """Select the axis's part of the largest units of all axes; the largest of each axis is held."""
     values = {name: knowledge.magnitudes(name) for name in knowledge.axes}
     together = np.concatenate(list(values.values()))
     starts = dict(zip(values, np.cumsum([0, *map(len, values.values())]), strict=False))

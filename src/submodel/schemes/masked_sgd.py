@@ -1,4 +1,4 @@
-"""Masked training on one machine, with any scheme's masks, and how well it is aligned."""
+"""Masked training on one machine with any scheme's masks, and the alignment of its gradients."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from submodel.schemes.scheme import BorrowsMasks, Observation, RunFacts, SchemeC
 class MaskedSgd(BorrowsMasks):
     """Mohtashami, Jaggi, Stich 2022, "Masked training of neural networks with partial gradients".
 
-    One machine, x_{t+1} = x_t - gamma_t m_t (.) g(m_t (.) x_t), with a given sequence of masks:
-    those that another scheme draws for the one client. Every round notes the
-    alignment of the masked gradient with the full one,
+    One machine, x_{t+1} = x_t - gamma_t m_t (.) g(m_t (.) x_t), with the masks that another scheme
+    draws for the one client. Every round logs the alignment of the masked gradient with the full
+    one,
 
         alpha_t = <m_t (.) grad F(x_t), m_t (.) grad F(m_t (.) x_t)> / ||m_t (.) grad F(m_t (.) x_t)||^2,
 
-    F being the mean loss over all examples; the full mask has alpha_t = 1. With K > 1 local steps
+    with F the mean loss over all examples; the full mask has alpha_t = 1. With K > 1 local steps,
     a round takes K of them with one mask, and alpha_t is that of the first.
     """  # noqa: E501 - a formula
 
     class Options(Section):
-        """The keys of ``masked-sgd``; those of the sequence go beside them."""
+        """The keys of ``masked-sgd``, to which those of the sequence are added."""
 
         choices = {"sequence": SCHEMES}  # noqa: RUF012
 
@@ -43,20 +43,20 @@ class MaskedSgd(BorrowsMasks):
 
     @classmethod
     def configured(cls, options: Options, context: SchemeContext) -> Self:
-        """The sequence is made of the same section."""
+        """Make the scheme; the sequence is made from the same section."""
         return cls(SCHEMES.find(options.sequence).make(options, context))
 
     def problems(self, run: RunFacts) -> list[str]:
-        """More than one client; and what the sequence itself is not defined for."""
+        """Return problems: more than one client, and the problems of the sequence."""
         several = [f"clients.count: {run.clients} given; 'masked-sgd' trains on one machine, so 1"]
         return (several if run.clients > 1 else []) + super().problems(run)
 
     def observes(self, round_: int) -> bool:  # noqa: ARG002
-        """Every round."""
+        """Return True: every round."""
         return True
 
     def observe(self, now: Observation) -> dict[str, float]:
-        """The alignment, but where the masked gradient is zero.
+        """Return the alignment, unless the masked gradient is zero.
 
         >>> import torch
         >>> from submodel.schemes import Static

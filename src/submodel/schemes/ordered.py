@@ -1,9 +1,8 @@
-"""Ordered dropout: nested prefixes, a width drawn for every local step (FjORD).
+"""Ordered dropout: nested prefixes, with a width drawn for every local step (FjORD).
 
 A step at width q loads the prefix of the client's weights into a small module of that width, and
-puts its gradient back: outside the prefix it is zero, inside that of the small module alone. No
-tensor of a module is swapped during its forward pass, so tied weights and layers that stand in two
-places need no care.
+copies the gradient back: it is zero outside the prefix. No tensor of a module is exchanged during
+its forward pass, so tied weights and layers used twice need no special treatment.
 """
 
 from __future__ import annotations
@@ -49,13 +48,13 @@ _BY_PLACE = Static()
 def narrower(
     cut: Cut, width: float, least: Mapping[str, float], masks: Scheme = _BY_PLACE
 ) -> UnitCut:
-    """The nested cut of a width, by default a prefix, with the classes that ``cut`` has."""
+    """Return the nested cut of a width, by default a prefix, with the classes of ``cut``."""
     assert isinstance(cut, UnitCut)  # `Ordered.problems` refuses others
     return draw_units(masks, cut.axes, width, Draw(0, 0, 0), cut.units.get(CLASSES), least)
 
 
 def within(inner: Plan, outer: Plan) -> PlannedCut:
-    """Where what ``inner`` keeps of the whole lies in what ``outer`` keeps of it.
+    """Return the positions of ``inner`` within ``outer``, both of which select from the whole.
 
     >>> outer = {"w": ((0, np.array([1, 4, 5, 7])),)}
     >>> within({"w": ((0, np.array([1, 5])), (1, np.array([0])))}, outer).plan["w"]
@@ -72,31 +71,31 @@ def within(inner: Plan, outer: Plan) -> PlannedCut:
 
 
 def drawn_width(widths: Sequence[float], key: Key, step: int) -> float:
-    """The width q of a client's step, uniform over its widths."""
+    """Draw the width q of a client's step, uniformly from its widths."""
     seed, round_, client = key
     return widths[int(generator(seed, "width", round_, client, step).integers(len(widths)))]
 
 
 @dataclass(frozen=True)
 class NestedSteps:
-    """Steps at widths that are drawn, each with the same chance."""
+    """Steps at widths that are drawn uniformly."""
 
-    widths: tuple[float, ...]  # ascending; the last is the client's own
-    distill: float = 0.0  # the weight of what narrower widths learn from the widest
-    masks: Scheme = field(default=_BY_PLACE, repr=False)  # the units of a width; cuts of it nest
+    widths: tuple[float, ...]  # ascending; the last is the client's capacity
+    distill: float = 0.0  # the weight of distillation from the widest to narrower widths
+    masks: Scheme = field(default=_BY_PLACE, repr=False)  # draws the units of a width; cuts nest
 
     def begin(self, client: Client) -> NestedStep:
-        """The steps of a client."""
+        """Return the steps of a client."""
         return NestedStep(self, client)
 
     def cut(self, cut: Cut, width: float, least: Mapping[str, float]) -> Cut:
-        """The nested cut of a width."""
+        """Return the nested cut of a width."""
         return narrower(cut, width, least, self.masks)
 
     def plan_passes(
         self, cut: Cut, lengths: Sequence[int], least: Mapping[str, float], key: Key
     ) -> Passes:
-        """The passes that steps on batches of these lengths will take, before any is taken."""
+        """Predict the passes of steps on batches of these lengths."""
         shapes = {w: narrower(cut, w, least, self.masks).shape_key for w in self.widths}
         whole = [w for w in self.widths if shapes[w] == cut.shape_key]
         examples: Counter[float] = Counter()
@@ -111,13 +110,13 @@ class NestedSteps:
 def nested_steps(
     widths: Sequence[float], capacity: float, distill: float, masks: Scheme = _BY_PLACE
 ) -> NestedSteps | None:
-    """Steps at the widths up to a capacity; None: there is one width, and steps are plain."""
+    """Return steps at the widths up to a capacity; None if there is one width, for plain steps."""
     own_widths = tuple(sorted({w for w in widths if w <= capacity}))
     return NestedSteps(own_widths, distill, masks) if len(own_widths) > 1 else None
 
 
 def divergence(loss: Loss, student: Tensor, teacher: Tensor) -> Tensor:
-    """KL(teacher || student) of the distributions over classes, the mean over the batch.
+    """Return KL(teacher || student) of the distributions over classes, the mean over the batch.
 
     >>> same = torch.tensor([[1.0, 2.0]])
     >>> float(divergence(functional.cross_entropy, same, same))
@@ -133,7 +132,7 @@ def divergence(loss: Loss, student: Tensor, teacher: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class _Narrow:
-    """A small module, and the cut of the client's tensors that it computes with."""
+    """A small module, and its cut of the client's tensors."""
 
     module: nn.Module
     cut: PlannedCut
@@ -145,7 +144,7 @@ class _Narrow:
             buffer.copy_(self.cut.part(name, buffers[name]))
 
     def store(self, buffers: Tensors) -> None:
-        """Put running statistics back; a difference of equal numbers is exactly zero."""
+        """Write running statistics back; a difference of equal numbers is exactly zero."""
         for name, buffer in self.module.named_buffers():
             before = self.cut.part(name, buffers[name])
             if not torch.equal(before, buffer):
@@ -153,7 +152,7 @@ class _Narrow:
                 self.cut.add(name, buffers[name], buffer)
 
     def widen(self, name: str, gradient: Tensor, like: Tensor) -> Tensor:
-        """The gradient in the shape of the client's tensor."""
+        """Return the gradient in the shape of the client's tensor."""
         whole = torch.zeros_like(like)
         self.cut.add(name, whole, gradient)
         return whole
@@ -163,7 +162,7 @@ class NestedStep:
     """The loss of a batch and its gradient, at a width that is drawn for every step.
 
     Without distillation the loss is that of the prefix of width q. With weight alpha it is
-    (1 - alpha) CE(q) + alpha KL(widest || q) + CE(widest), the widest being the client's own
+    (1 - alpha) CE(q) + alpha KL(widest || q) + CE(widest), where the widest is the client's whole
     sub-model, detached in the divergence. A step that draws the widest is plain.
     """
 
@@ -178,22 +177,22 @@ class NestedStep:
         assert isinstance(cut, UnitCut)
         for width in rule.widths:
             inner = narrower(cut, width, client.least, rule.masks)
-            if inner.shape_key != cut.shape_key:  # else the whole sub-model, by rounding
+            if inner.shape_key != cut.shape_key:  # otherwise the whole sub-model, by rounding
                 small = client.build(inner).train()
                 self._narrow[width] = _Narrow(small, within(inner.plan, cut.plan))
         self._examples: Counter[float] = Counter()
 
     @property
     def passes(self) -> Passes:
-        """What was computed so far."""
+        """Training passes so far."""
         return tuple(sorted(self._examples.items()))
 
     def width(self, number: int) -> float:
-        """The width q of a step, uniform over the client's."""
+        """Draw the width q of a step, uniformly from the client's widths."""
         return drawn_width(self._rule.widths, self._key, number)
 
     def __call__(self, number: int, x: Inputs, y: Tensor) -> tuple[Tensor, Gradients]:
-        """The loss, and the gradient in the shapes of the client's tensors."""
+        """Return the loss, and the gradient in the shapes of the client's tensors."""
         width = self.width(number)
         narrow = self._narrow.get(width)
         with forward_context(y.device, self._precision):
@@ -202,7 +201,7 @@ class NestedStep:
         inner = [] if narrow is None else list(trainable_parameters(narrow.module).values())
         gradients: Gradients = torch.autograd.grad(value, [*wide, *inner], allow_unused=True)
         if narrow is not None:
-            narrow.store(self._buffers)  # not before: the widest's graph holds them as they were
+            narrow.store(self._buffers)  # now that the widest's graph needs the old ones no more
             whole = self._widen_all(narrow, gradients[len(wide) :])
             gradients = [b if a is None else a if b is None else a + b
                          for a, b in zip(gradients[: len(wide)], whole, strict=True)]  # fmt: skip
@@ -247,7 +246,7 @@ class Ordered(Scheme):
 
         (1 - alpha) CE(q) + alpha KL(softmax(widest) || softmax(q)) + CE(widest),
 
-    at temperature 1, the widest output being detached in KL; the paper found alpha = 1 best.
+    at temperature 1, with the widest output detached in KL; the paper found alpha = 1 best.
     The paper averages a weight over the clients that hold it, which is the merge rule `selective`.
     """
 
@@ -258,19 +257,19 @@ class Ordered(Scheme):
         """The keys of ``ordered``."""
 
         widths: list[Capacity] | None = Field(
-            None, min_length=1, description="what steps draw from (default: the capacities)"
+            None, min_length=1, description="widths that steps draw from (default: the capacities)"
         )
         distill: Annotated[float, Field(ge=0, le=1)] = Field(
-            0.0, description="alpha, how much narrower widths learn from the widest; 0: not"
+            0.0, description="alpha, the weight of distillation from the widest width; 0: none"
         )
 
     @classmethod
     def configured(cls, options: Options, context: SchemeContext) -> Self:
-        """``widths``, by default the clients' capacities."""
+        """Make the scheme; ``widths`` are by default the clients' capacities."""
         return cls(tuple(options.widths or context.capacities), options.distill)
 
     def select(self, axis: str, size: int, capacity: float, draw: Draw) -> Mask:  # noqa: ARG002
-        """The first share of the units, as `Static`.
+        """Select the first units, as `Static` does.
 
         >>> Ordered((0.5, 1.0)).select("hidden", 4, 0.5, Draw(0, 0, 0))
         array([ True,  True, False, False])
@@ -278,7 +277,7 @@ class Ordered(Scheme):
         return prefix(size, units_held(capacity, size))
 
     def step_rule(self, capacity: float) -> NestedSteps | None:
-        """Steps at widths up to the capacity; with one width they are plain steps.
+        """Return steps at widths up to the capacity; with one width they are plain.
 
         >>> Ordered((1.0, 0.25, 0.5)).step_rule(0.5)
         NestedSteps(widths=(0.25, 0.5), distill=0.0)
@@ -286,12 +285,12 @@ class Ordered(Scheme):
         return nested_steps(self.widths, capacity, self.distill)
 
     def problems(self, run: RunFacts) -> list[str]:
-        """Where prefixes, or the distillation between them, are not defined."""
+        """Return the reasons why prefixes, or distillation between them, are not defined."""
         problems = []
         if run.granularity == "coordinate":
             problems.append(
                 "scheme.granularity: 'ordered' nests units; a prefix of the flat vector of all "
-                "weights is no narrower net; use 'unit'"
+                "weights is not a narrower net; use 'unit'"
             )
         problems += [
             f"scheme.widths: lacks the capacity {c:g}: its clients would hold units that no step "
@@ -309,21 +308,21 @@ class Ordered(Scheme):
 
 
 UnitRanking = Mapping[str, Indices]
-"""Of every axis all units, the first to be held first."""
+"""All units of every axis, in the order in which they are held."""
 
 
 @dataclass(frozen=True, eq=False)
 class RankedUnits(Scheme):
     """The first units of a ranking, so that smaller cuts nest in larger ones.
 
-    It is no component: a ranking is of one trained model, and no configuration can tell it.
+    It is not a component: a ranking belongs to one trained model, and cannot be configured.
     """
 
     ranking: UnitRanking
-    sends_masks = True  # clients do not know the ranking
+    sends_masks = True  # clients do not have the ranking
 
     def select(self, axis: str, size: int, capacity: float, draw: Draw) -> Mask:  # noqa: ARG002
-        """The first share of the ranking.
+        """Select the first units of the ranking.
 
         >>> RankedUnits({"hidden": np.array([2, 0, 1, 3])}).select("hidden", 4, 0.5, Draw(0, 0, 0))
         array([ True, False,  True, False])
@@ -335,18 +334,18 @@ class RankedUnits(Scheme):
 
 @dataclass(frozen=True, eq=False)
 class FinishingCuts(RankedUnits):
-    """What a run ends with under ``train.finish``: `ordered`, but by rank instead of by place."""
+    """The scheme at the end of a run with ``train.finish``: `ordered`, by rank, not position."""
 
     widths: tuple[float, ...] = ()
     distill: float = 0.0
 
     def step_rule(self, capacity: float) -> NestedSteps | None:
-        """Steps at widths up to the capacity; with one width they are plain steps."""
+        """Return steps at widths up to the capacity; with one width they are plain."""
         return nested_steps(self.widths, capacity, self.distill, RankedUnits(self.ranking))
 
 
 def rank_by_size(axes: Axes, parameters: Mapping[str, Tensor]) -> dict[str, Indices]:
-    """The units of every axis by the mean |w| of their weights, as `importance` ranks them."""
+    """Rank the units of every axis by the mean |w| of their weights, as `importance` does."""
     knowledge = ModelKnowledge(axes, parameters, {})
     return {
         axis: np.argsort(-knowledge.magnitudes(axis), kind="stable")
@@ -355,7 +354,7 @@ def rank_by_size(axes: Axes, parameters: Mapping[str, Tensor]) -> dict[str, Indi
 
 
 def rank_first(sizes: Mapping[str, int], units: Mapping[str, Indices]) -> dict[str, Indices]:
-    """The ranking that has these units first, all others behind them; of other axes by place.
+    """Return the ranking with these units first; other axes are ranked by position.
 
     >>> rank_first({"a": 4, "b": 2}, {"a": np.array([1, 3])})
     {'a': array([1, 3, 0, 2]), 'b': array([0, 1])}

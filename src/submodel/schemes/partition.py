@@ -20,7 +20,7 @@ Deal = dict[tuple[str, int], NDArray[np.int64]]
 
 
 def _exact(share: float) -> Fraction:
-    """The share as it was meant: 1/3 and not its nearest float."""
+    """Return the intended fraction: 1/3, not its float."""
     return Fraction(share).limit_denominator(1 << 20)
 
 
@@ -30,7 +30,7 @@ def _deal(seed: int, period: int) -> Deal:  # noqa: ARG001
 
 
 def _order(seed: int, period: int, axis: str, size: int) -> NDArray[np.int64]:
-    """The permutation in which the units of an axis are dealt out, the same for all clients."""
+    """Return the permutation by which the units of an axis are dealt, the same for all clients."""
     deal = _deal(seed, period)
     if (axis, size) not in deal:
         deal[axis, size] = generator(seed, "partition", period, axis).permutation(size)
@@ -43,14 +43,13 @@ class PartitionScheme(Scheme):
 
     "Distributed learning of fully connected neural networks using independent subnet training":
     the n units of every axis are permuted, alike for all clients, and the client in place k of the
-    round, of capacity c as all are, holds those in positions floor(k c n), ...,
-    floor((k + 1) c n) - 1. So no two clients of a round share a unit, and if c is one over the
-    number of clients per round, every unit is held. A new permutation is drawn every ``every``
-    rounds.
+    round, of the common capacity c, holds those in positions floor(k c n), ..., floor((k + 1) c n)
+    - 1. So no two clients of a round share a unit, and if c is one over the number of clients per
+    round, every unit is held. A new permutation is drawn every ``every`` rounds.
 
     A weight between two cut axes is trained only if one client holds both of its ends; the others
-    wait for another deal. IST copies back what its only holder made of a weight, which the merge
-    rule ``selective`` does; ``fill_in`` divides it by the clients of the round, as everywhere.
+    wait for another permutation. IST copies a weight back from its only holder, as the merge rule
+    ``selective`` does; ``fill_in`` divides it by the clients of the round, as always.
     """
 
     every: int = 1
@@ -61,7 +60,7 @@ class PartitionScheme(Scheme):
         every: Count = Field(1, description="rounds between redraws")
 
     def select(self, axis: str, size: int, capacity: float, draw: Draw) -> Mask:
-        """The units dealt to this place.
+        """Select the units dealt to this place.
 
         >>> draws = [Draw(0, 0, 7, place=k) for k in (0, 1)]
         >>> deal = [PartitionScheme().select("hidden", 5, 1 / 2, draw) for draw in draws]
@@ -77,7 +76,7 @@ class PartitionScheme(Scheme):
         return mask
 
     def problems(self, run: RunFacts) -> list[str]:
-        """Where the units do not suffice for everybody, or for anybody."""
+        """Return the reasons why the units do not suffice for all clients, or for one."""
         capacities = sorted(set(run.capacities), reverse=True)
         if len(capacities) > 1:
             several = ", ".join(f"{c:g}" for c in capacities)
@@ -104,8 +103,8 @@ class PartitionScheme(Scheme):
 
 
 def _advice(sizes: Mapping[str, int], per_round: int, whole: bool = False) -> str:
-    """A capacity that all axes can be dealt with, or how many clients they suffice for."""
-    if whole:  # then nothing is known of the axes, as nothing would be cut
+    """Suggest a capacity by which all axes can be dealt, or the largest number of clients."""
+    if whole:  # then the axes are unknown, as nothing would be cut
         return f'"1/{per_round}" might do, or clients.per_round = 1'
     axis = min(sizes, key=lambda name: sizes[name])
     if sizes[axis] < per_round:

@@ -1,4 +1,4 @@
-"""One sparse model for all clients, whose mask follows the gradients (PruneFL)."""
+"""One sparse model for all clients, whose mask adapts to the gradients (PruneFL)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from submodel.schemes.scheme import (
 )
 
 Reentry = Literal["zero", "kept"]
-"""With what a weight begins that comes back: zero, or the value with which it left."""
+"""The value of a weight that reenters: zero, or its value when it left."""
 
 
 @dataclass(frozen=True)
@@ -33,29 +33,29 @@ class Pruned(Scheme):
     """One mask for all, adapted to gradients and costs (Jiang, Wang, Valls, Ko, Lee, Leung,
     Tassiulas 2022, "Model pruning enables efficient federated learning on edge devices", PruneFL).
 
-    Before round 0, and every ``every`` rounds, the mask M is chosen anew to raise the decrease of
-    the loss per cost of a round,
+    Before round 0, and every ``every`` rounds, the mask M is chosen to maximise the decrease of the
+    loss per cost of a round,
 
         Gamma(M) = sum_{j in M} g_j^2 / (c + sum_{j in M} t_j),
 
-    g_j^2 the mean of the clients' squared gradients of weight j. t_j = F_j / mean(F) + 1 is what
-    computing with it and sending it costs, F_j its FLOPs in a forward pass; c = ``base_cost`` *
-    sum_j t_j is what a round costs whatever is pruned. Weights of M stay, except for the share
-    ``prunable`` of smallest magnitude in each tensor. Those, and all that were pruned, come back in
-    the order of g_j^2 / t_j, as long as that is more than Gamma of what is chosen already and M
-    holds no more than the share ``capacity`` of all weights. What leaves M becomes zero: the global
-    model is the pruned one. What enters it begins there (``reentry`` = "zero"), or with the value
-    that it left with, which the server keeps, as PruneFL's does ("kept"). Parameters of one
-    dimension (norms, biases) are always held: they count among the weights that a client holds and
-    in the sum of g_j^2, and cost nothing beyond c.
+    with g_j^2 the mean of the clients' squared gradients of weight j. t_j = F_j / mean(F) + 1 is
+    the cost of computing with it and sending it, F_j its FLOPs in a forward pass; c = ``base_cost``
+    * sum_j t_j is the cost of a round that does not depend on pruning. Weights of M stay, except
+    for the share ``prunable`` of smallest magnitude in each tensor. Those, and all pruned weights,
+    reenter in the order of g_j^2 / t_j, as long as this exceeds Gamma of the weights chosen so far
+    and M holds at most the share ``capacity`` of all weights. Weights that leave M become zero: the
+    global model is the pruned one. Weights that enter begin at zero (``reentry`` = "zero"), or at
+    the value with which they left, which the server keeps, as in PruneFL ("kept"). Parameters of
+    one dimension (norms, biases) are always held: they count among the weights that a client holds
+    and in the sum of g_j^2, and cost nothing beyond c.
 
-    Where this differs from the paper's code: costs are FLOPs and counts, not seconds measured on a
-    device; gradients are taken at the global model over all examples of the round's clients, not
-    added up while they train; the first mask is chosen once, by all clients of round 0, beginning
+    Differences from the paper's code: costs are FLOPs and counts, not seconds measured on a device;
+    gradients are taken at the global model over all examples of the round's clients, not
+    accumulated during training; the first mask is chosen once, by all clients of round 0, beginning
     with the share ``capacity`` of largest magnitude in each tensor, instead of by one client that
     trains and adapts until the size settles; ``prunable`` does not decay (there, by half in 10,000
-    rounds); the capacity binds from the first round on. At capacity 1 nothing is pruned; a capacity
-    just below leaves the size to Gamma.
+    rounds); the capacity is a bound from the first round on. At capacity 1 nothing is pruned; a
+    capacity just below leaves the size to Gamma.
     """
 
     every: int = 5
@@ -73,17 +73,17 @@ class Pruned(Scheme):
         )
         base_cost: Positive = Field(
             0.5,
-            description="what a round costs whatever is pruned, in costs of the whole model (by "
-            "the times in PruneFL's code: 0.14 and 0.71)",
+            description="cost of a round that does not depend on pruning, in costs of the whole "
+            "model (by the times in PruneFL's code: 0.14 and 0.71)",
         )
         reentry: Reentry = Field(
             "zero",
-            description="with what a weight comes back: zero, or (PruneFL's code) the value that "
-            "it left with",
+            description="value of a weight that reenters: zero, or (PruneFL's code) its value when "
+            "it left",
         )
 
     def select(self, axis: str, size: int, capacity: float, draw: Draw) -> Mask:  # noqa: ARG002
-        """The mask of all clients.
+        """Return the mask of all clients.
 
         >>> Pruned().select("coordinates", 3, 1.0, Draw(0, 0, 0))
         array([ True,  True,  True])
@@ -95,14 +95,14 @@ class Pruned(Scheme):
         return draw.knowledge.memory["mask"].numpy().astype(np.bool_)
 
     def begin(self, parameters: Mapping[str, Tensor]) -> SchemeMemory:
-        """Nothing is pruned yet; one byte per weight, and what is kept of those that left."""
+        """Return a full mask, one byte per weight, and zeros as the values of weights that left."""
         mask = torch.ones(sum(p.numel() for p in parameters.values()), dtype=torch.uint8)
         if self.reentry == "zero":
             return {"mask": mask}
         return {"mask": mask, "kept": _flat([torch.zeros_like(p) for p in parameters.values()])}
 
     def adapts(self, round_: int) -> bool:
-        """Every so many rounds, the first included.
+        """Tell whether the round adapts: every ``every`` rounds, from the first on.
 
         >>> [Pruned(every=2).adapts(r) for r in range(4)]
         [True, False, True, False]
@@ -110,7 +110,7 @@ class Pruned(Scheme):
         return round_ % self.every == 0
 
     def adapt(self, now: Adaptation) -> tuple[Mapping[str, Tensor], SchemeMemory]:
-        """Choose the mask anew, and let the model follow it."""
+        """Choose the mask, and apply it to the model."""
         (capacity,) = set(now.capacities)
         if capacity == 1:
             return now.tensors, now.memory
@@ -149,7 +149,7 @@ class Pruned(Scheme):
     def _follow(
         self, now: Adaptation, before: Mapping[str, Tensor], after: Mapping[str, Tensor]
     ) -> tuple[Mapping[str, Tensor], SchemeMemory]:
-        """The model under the new mask, and the memory: what is outside of it is zero, or kept."""
+        """Return the model under the new mask, and the memory, with kept values if asked for."""
         names, values = now.parameters, dict(now.tensors)
         memory = {"mask": _flat([after[n] for n in names]).to(torch.uint8)}
         if self.reentry == "kept":
@@ -167,7 +167,7 @@ class Pruned(Scheme):
         return tensors, memory
 
     def problems(self, run: RunFacts) -> list[str]:
-        """One mask for all: single weights, one capacity, and something to prune."""
+        """Return problems: units, several capacities, or nothing to prune."""
         problems = []
         if run.granularity == "unit":
             problems.append(
@@ -184,7 +184,7 @@ class Pruned(Scheme):
             total = sum(map(math.prod, shapes))
             problems.append(
                 f"clients.capacities: {smallest:g} holds {units_held(smallest, total)} of {total} "
-                "weights, no more than are in norms and biases, which are never pruned"
+                "weights, at most as many as are in norms and biases, which are never pruned"
             )
         return problems
 
@@ -196,39 +196,39 @@ def _flat(tensors: Iterable[Tensor]) -> Tensor:
 def _by_name(
     flat: Tensor, names: Sequence[str], tensors: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """The parts of a flat vector that are the named tensors', in their shapes."""
+    """Return the named tensors, in their shapes, from a flat vector."""
     parts = torch.split(flat, [tensors[name].numel() for name in names])
     return {n: part.view(tensors[n].shape) for n, part in zip(names, parts, strict=True)}
 
 
 def _most(capacity: float, shapes: Iterable[Sequence[int]]) -> int:
-    """How many weights in two or more dimensions a client may hold."""
+    """Return the number of weights in two or more dimensions that a client may hold."""
     sizes = [(len(shape), math.prod(shape)) for shape in shapes]
     capacity_count = units_held(capacity, sum(size for _, size in sizes))
     return capacity_count - sum(size for dimensions, size in sizes if dimensions < 2)
 
 
 def largest_in_mask(tensor: Tensor, mask: Tensor, count: int) -> Mask:
-    """The ``count`` weights of largest magnitude in the mask, as a flat mask.
+    """Return the ``count`` weights of largest magnitude in the mask, as a flat mask.
 
     >>> largest_in_mask(torch.tensor([3.0, -1.0, 2.0, 9.0]), torch.tensor([1, 1, 1, 0]) > 0, 2)
     array([ True, False,  True, False])
     """
-    candidates = np.flatnonzero(mask.numpy().reshape(-1))
+    places = np.flatnonzero(mask.numpy().reshape(-1))
     sizes = tensor.detach().double().abs().numpy().reshape(-1)
-    order = np.argsort(-sizes[candidates], kind="stable")
+    order = np.argsort(-sizes[places], kind="stable")
     result = np.zeros(len(sizes), dtype=np.bool_)
-    result[candidates[order[:count]]] = True
+    result[places[order[:count]]] = True
     return result
 
 
 def choose_weights(
     stays: Mask, value: Floats, cost: Floats, base_value: float, base_cost: float, most: int
 ) -> Mask:
-    """Those that stay, and the others in the order of value / cost while that raises the ratio.
+    """Choose the weights that stay, and others by value / cost while they raise the ratio.
 
-    The ratio is (base_value + the chosen values) / (base_cost + the chosen costs); no more than
-    ``most`` are chosen in all.
+    The ratio is (base_value + the chosen values) / (base_cost + the chosen costs). At most ``most``
+    weights are chosen in total.
 
     >>> value, cost = np.array([4.0, 9.0, 1.0, 6.0]), np.array([1.0, 2.0, 1.0, 1.0])
     >>> choose_weights(np.array([True, False, False, False]), value, cost, 0.0, 1.0, most=4)
@@ -238,7 +238,7 @@ def choose_weights(
     ratio = value[others] / cost[others]
     best = np.argsort(-ratio, kind="stable")
     others, ratio = others[best], ratio[best]
-    values, costs = (  # of what is chosen before each
+    values, costs = (  # totals before each weight
         np.cumsum(np.concatenate([[base + of[stays].sum()], of[others]]))[:-1]
         for base, of in ((base_value, value), (base_cost, cost))
     )

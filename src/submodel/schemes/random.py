@@ -1,4 +1,4 @@
-"""A fresh draw for every client and round: Algorithm 1 of the paper, and Federated Dropout."""
+"""Fresh draws for every client and round: Algorithm 1 of the paper, and Federated Dropout."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from submodel.schemes.scheme import Draw, Mask, RunFacts, Scheme, SchemeContext
 
 MaskSampling = Literal["bernoulli", "fixed"]
 Alignment = Literal["residual", "independent"]
-"""Along residual streams (what every valid cut does), or every convolution for itself."""
+"""Whether convolutions on a residual stream draw alike, as in every valid cut, or independently."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Random(Scheme):
         """The keys of ``random``."""
 
         sampling: MaskSampling = Field(
-            "bernoulli", description="every unit with probability p, or exactly the share"
+            "bernoulli", description="every unit with probability p, or exactly the share p"
         )
         alignment: Alignment = Field(
             "residual",
@@ -46,12 +46,12 @@ class Random(Scheme):
 
     @classmethod
     def configured(cls, options: Options, context: SchemeContext) -> Random:  # noqa: ARG003
-        """Layers that draw independently are a scheme of their own."""
+        """Make the scheme; layers that draw independently are a scheme of their own."""
         make = IndependentLayers if draws_by_layer(options) else cls
         return make(options.sampling)
 
     def select(self, axis: str, size: int, capacity: float, draw: Draw) -> Mask:
-        """``bernoulli``: each unit with probability p = capacity; ``fixed``: exactly that share.
+        """Select each unit with probability p = capacity (``bernoulli``), or exactly this fraction.
 
         >>> int(Random("fixed").select("hidden", 8, 0.5, Draw(0, 0, 0)).sum())
         4
@@ -75,13 +75,13 @@ class Dropout(Scheme):
     units of an axis, a client of capacity c holds a set of ceil(c n), uniform among all such sets
     and independent over clients, rounds and axes.
 
-    It is `random` with ``sampling = "fixed"``, to the bit. The paper's Algorithm 1 takes every unit
-    by itself with probability c, so its masks have random sizes: c n on average, where these have
-    ceil(c n) always, and all clients of a capacity hold tensors of one shape.
+    It equals `random` with ``sampling = "fixed"``, bit for bit. The paper's Algorithm 1 draws every
+    unit independently with probability c, so the size of its masks is random, with mean c n; here
+    it is always ceil(c n), and all clients of a capacity hold tensors of one shape.
     """
 
     def select(self, axis: str, size: int, capacity: float, draw: Draw) -> Mask:
-        """Exactly the share, drawn by (seed, round, client, axis).
+        """Select exactly the share, drawn by (seed, round, client, axis).
 
         >>> int(Dropout().select("hidden", 8, 0.5, Draw(0, 0, 0)).sum())
         4
@@ -91,24 +91,23 @@ class Dropout(Scheme):
 
 @dataclass(frozen=True)
 class IndependentLayers(Random):
-    """Channels drawn layer by layer, as FedRolex's code draws them for `random`: not a valid cut.
+    """Channels drawn layer by layer, as FedRolex's code does for `random`: not a valid cut.
 
     It exists only to reproduce published results. Every convolution draws its own output channels,
-    in an order of their own, and reads those that the convolution before it put out. An identity
-    skip then adds channels that do not belong together, so that a client of capacity 1, which holds
-    every weight, still does not compute the global model (FedRolex, resnet_server.py,
-    `split_model`).
+    in a random order, and reads the output channels of the convolution before it. An identity skip
+    then adds channels of different units, so that a client of capacity 1, which holds every weight,
+    still does not compute the global model (FedRolex, resnet_server.py, `split_model`).
     """
 
     def problems(self, run: RunFacts) -> list[str]:
-        """Whatever is not as in that code."""
+        """Return all differences from that code."""
         net = run.module
         needs = [
             (self.sampling == "fixed", f"scheme.sampling = 'fixed', not {self.sampling!r}"),
             (run.granularity == "unit", "scheme.granularity = 'unit', not 'coordinate'"),
             (
                 isinstance(net, PreResNet),
-                f"preresnet18 or preresnet34, whose layers it knows, not {type(net).__name__}",
+                f"preresnet18 or preresnet34, the only supported layers, not {type(net).__name__}",
             ),
             (
                 net is None or not factor_pairs(net),
@@ -126,7 +125,7 @@ class IndependentLayers(Random):
         draw: Draw,
         classes: Indices | None = None,
     ) -> PlannedCut:
-        """The channels that each convolution draws; ``classes`` keeps those rows of the classifier.
+        """Draw the channels of each convolution; ``classes`` restricts the rows of the classifier.
 
         >>> from submodel.model.axes import declare
         >>> net = PreResNet((1, 8, 8), classes=10, width=4, depth=18)

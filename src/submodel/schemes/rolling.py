@@ -1,4 +1,4 @@
-"""All units (FedAvg), the first ones (HeteroFL), and rolling windows (Algorithm 2, FedRolex)."""
+"""The whole model (FedAvg), the first units (HeteroFL), and rolling windows (FedRolex)."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from submodel.schemes.scheme import Draw, Mask, RunFacts, Scheme, SchemeContext
 
 @dataclass(frozen=True)
 class Full(Scheme):
-    """Every client holds everything: FedAvg (McMahan et al. 2017)."""
+    """FedAvg (McMahan et al. 2017): every client holds the whole model."""
 
     def select(self, axis: str, size: int, capacity: float, draw: Draw) -> Mask:  # noqa: ARG002
-        """All units.
+        """Select all units.
 
         >>> Full().select("hidden", 3, 1.0, Draw(0, 0, 0))
         array([ True,  True,  True])
@@ -34,10 +34,10 @@ class Full(Scheme):
 
 @dataclass(frozen=True)
 class Static(Scheme):
-    """The first units, the same in every round: HeteroFL (Diao et al. 2021)."""
+    """HeteroFL (Diao et al. 2021): the first units, the same in every round."""
 
     def select(self, axis: str, size: int, capacity: float, draw: Draw) -> Mask:  # noqa: ARG002
-        """The first share of the units, so that smaller cuts nest in larger ones.
+        """Select the first units, so that smaller cuts nest in larger ones.
 
         >>> Static().select("hidden", 4, 0.5, Draw(0, 0, 0))
         array([ True,  True, False, False])
@@ -54,9 +54,9 @@ def _permutation(seed: int, epoch: int, windows: int) -> NDArray[np.int64]:
 class Rolling(Scheme):
     """A window that visits every position once per epoch (Algorithm 2; FedRolex, Alam et al. 2022).
 
-    All clients share the window's start; its length is the client's. ``shuffled`` draws one
-    permutation of the windows per epoch, ``sequential`` visits them in order. ``only`` pins one
-    window, as the output step needs it.
+    All clients share the window's start; its length depends on the client. ``shuffled`` draws one
+    permutation of the windows per epoch, ``sequential`` visits them in order. ``only`` fixes one
+    window, for the output step.
     """
 
     windows: int
@@ -75,11 +75,11 @@ class Rolling(Scheme):
 
     @classmethod
     def configured(cls, options: Options, context: SchemeContext) -> Self:
-        """``windows``, by default one per unit of the largest axis."""
+        """Make the scheme; ``windows`` is by default one per unit of the largest axis."""
         return cls(options.windows or default_windows(context.sizes), options.order)
 
     def window(self, draw: Draw) -> int:
-        """The window of this round: sigma_e(r), with round = e R + r."""
+        """Return the window of this round: sigma_e(r), with round = e R + r."""
         if self.only is not None:
             return self.only
         epoch, r = divmod(draw.round, self.windows)
@@ -88,7 +88,7 @@ class Rolling(Scheme):
         return int(_permutation(draw.seed, epoch, self.windows)[r])
 
     def select(self, axis: str, size: int, capacity: float, draw: Draw) -> Mask:  # noqa: ARG002
-        """The units from the window's start on, wrapping round.
+        """Select the units from the window's start on, cyclically.
 
         >>> Rolling(4, "sequential").select("hidden", 4, 0.5, Draw(0, 3, 0))
         array([ True, False, False,  True])
@@ -96,7 +96,7 @@ class Rolling(Scheme):
         j = self.window(draw)
         if size <= self.windows:
             start, length = j % size, units_held(capacity, size)
-        else:  # fewer windows than units: a window is a run of R equal pieces
+        else:  # fewer windows than units: a window consists of R equal pieces
             pieces = units_held(capacity, self.windows)
             start = j * size // self.windows
             length = (j + pieces) * size // self.windows - start
@@ -106,17 +106,17 @@ class Rolling(Scheme):
         return mask
 
     def problems(self, run: RunFacts) -> list[str]:
-        """Where the windows do not visit every unit equally often."""
+        """Return the reasons why the windows do not visit every unit equally often."""
         shares = [*run.capacities, *run.least.values()]
         return [f"scheme.windows: {p}" for p in window_problems(self.windows, run.sizes, shares)]
 
     def output_passes(self) -> Sequence[Scheme]:
-        """Every window once, as Algorithm 2's output averages over all R of them."""
+        """Return one scheme per window, as Algorithm 2's output averages over all R of them."""
         return [replace(self, only=j) for j in range(self.windows)]
 
 
 def default_windows(sizes: Mapping[str, int]) -> int:
-    """One window per unit of the largest axis, or the least number that every axis divides.
+    """Return one window per unit of the largest axis, or the least number that every axis divides.
 
     >>> default_windows({"a": 16, "b": 32})
     32
@@ -127,7 +127,7 @@ def default_windows(sizes: Mapping[str, int]) -> int:
 def window_problems(
     windows: int, sizes: Mapping[str, int], capacities: Iterable[float]
 ) -> list[str]:
-    """Why these windows cannot visit every unit equally often; empty if they do.
+    """Return the reasons why windows do not visit every unit equally often; empty if they do.
 
     >>> window_problems(8, {"a": 16, "b": 32}, [1, 0.5])
     []

@@ -1,8 +1,8 @@
-"""What a scheme is: the rule that says which units of an axis a client holds in a round.
+"""Schemes: rules that choose the units of an axis that a client holds in a round.
 
-A scheme selects from one axis at a time and knows nothing of models. At coordinate granularity the
-flat vector of all weights is the one axis, so the same few lines serve both granularities. What
-only some schemes need beyond that are optional members of `Scheme`, each with a default.
+A scheme selects from one axis at a time, without reference to models. At coordinate granularity the
+flat vector of all weights is the only axis, so the same code serves both granularities. Everything
+else that a scheme may define is an optional member of `Scheme`, with a default.
 """
 
 from __future__ import annotations
@@ -29,37 +29,37 @@ from submodel.tasks.training import LocalWork
 Mask = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 SchemeMemory = Mapping[str, Tensor]
-"""What a scheme keeps from round to round, by names of its own; saved with every checkpoint."""
+"""Memory of a scheme between rounds, under its own names; saved with every checkpoint."""
 
 
 class Knowledge(Protocol):
-    """What the server knows when it draws the cuts of a round: the global model, and its memory."""
+    """Facts that the server uses to draw the cuts of a round: the global model and the memory."""
 
     @property
     def memory(self) -> SchemeMemory:
-        """What the scheme kept."""
+        """Memory of the scheme."""
         return {}
 
     @property
     def axes(self) -> Sequence[str]:
-        """The axes that the scheme is asked about, for those that rank them together."""
+        """Axes that the scheme draws from, for schemes that rank them together."""
         raise LookupError("the axes are not known here")
 
     def magnitudes(self, axis: str) -> Floats:
-        """The mean |w| of the weights that each unit of ``axis`` holds."""
+        """Return the mean |w| of the weights that each unit of ``axis`` holds."""
         raise LookupError(f"the weights of axis {axis} are not known here")
 
     def pieces(self, axis: str) -> Sequence[int]:
-        """The sizes of the parts that ``axis`` is made of: tensors, for the flat vector of all."""
+        """Return the sizes of the parts of ``axis``: of tensors, for the vector of all weights."""
         raise LookupError(f"the parts of axis {axis} are not known here")
 
     def shapes(self, axis: str) -> Sequence[Sequence[int]]:
-        """The shapes of the tensors that the flat vector of all is made of; none for units."""
+        """Return the shapes of the tensors in the flat vector of all weights; none for units."""
         raise LookupError(f"the tensors of axis {axis} are not known here")
 
 
 class _Nothing(Knowledge):
-    """The knowledge of schemes that do not ask."""
+    """Empty knowledge, for schemes that use none."""
 
 
 NOTHING: Knowledge = _Nothing()
@@ -67,9 +67,9 @@ NOTHING: Knowledge = _Nothing()
 
 @dataclass(frozen=True)
 class Draw:
-    """What a draw may depend on: seed, round, client, its place in the round, and the model.
+    """The arguments of a draw: seed, round, client, its place in the round, and the model.
 
-    Only a scheme that says that it looks at the model has ``knowledge`` of it.
+    ``knowledge`` is available only to a scheme that declares `Scheme.looks_at_model`.
     """
 
     seed: int
@@ -81,7 +81,7 @@ class Draw:
 
 @dataclass(frozen=True)
 class RunFacts:
-    """The run that a scheme is asked to serve; `Scheme.problems` says why it cannot."""
+    """Facts about a run, from which `Scheme.problems` decides whether the scheme is defined."""
 
     sizes: Mapping[str, int]  # units by axis; one axis, COORDINATES, at coordinate granularity
     capacities: Sequence[float]
@@ -91,44 +91,44 @@ class RunFacts:
     output_step: bool = False
     shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)  # of the parameters
     least: Mapping[str, float] = field(default_factory=dict)
-    rounds: int = 0  # 0: not known yet
+    rounds: int = 0  # 0: unknown
     has_labels: bool = True  # the loss is the cross-entropy of class labels
     module: nn.Module | None = None
-    are_axes_traced: bool = True  # not given, and not changed by the section `axes`
+    are_axes_traced: bool = True  # neither given nor changed by the section `axes`
 
 
 @dataclass(frozen=True)
 class SchemeContext:
-    """What a scheme may need to know to be made of its options."""
+    """The context in which a scheme is made from its options."""
 
     sizes: Mapping[str, int]  # units by axis
     capacities: Sequence[float]  # of the clients
 
 
-# -- what a scheme is given, beyond a draw ---------------------------------------------------------
+# -- arguments of a scheme's methods ---------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Adaptation:
-    """What a scheme may look at when it adapts, before a round."""
+    """The state before a round, from which a scheme adapts."""
 
     seed: int
     round: int
     tensors: Mapping[str, Tensor]  # the global model
-    parameters: Sequence[str]  # those of its names that are trained
+    parameters: Sequence[str]  # names of the trained ones
     capacities: Sequence[float]  # of the clients
     memory: SchemeMemory
     squared_gradients: Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]]
-    """The clients' mean of grad f_i(w)^2, w the global model: every client of the round computes
-    its own over all its examples, and that costs a pass. By name, for parameters. Given are masks
-    by name: w is zero outside of them, and only what is inside has to be sent."""
+    """Return the clients' mean of grad f_i(w)^2, w the global model, by name for parameters: every
+    client of the round computes its own over all its examples, which costs a pass. The argument is
+    a mask for each name: w is zero outside of it, and only weights inside have to be sent."""
     flops: Callable[[], Mapping[str, float]]
-    """What one weight of each parameter costs in a forward pass of one example, in FLOPs."""
+    """Return the FLOPs of one weight of each parameter in a forward pass of one example."""
 
 
 @dataclass(frozen=True)
 class Observation:
-    """What a scheme may measure of a client before a round, over all the client's examples."""
+    """Gradients of a client before a round, over all its examples, for a scheme's measurements."""
 
     gradient: Mapping[str, Tensor]  # grad f(w), w the global model
     masked_gradient: Mapping[str, Tensor]
@@ -137,19 +137,19 @@ class Observation:
 
 
 Passes = Sequence[tuple[float, int]]
-"""(width, examples) of training passes that were not all of the client's whole cut."""
+"""(width, examples) of training passes with less than the client's whole cut."""
 
 Key = tuple[int, int, int]
-"""Seed, round and client: what the draws of a client's steps depend on."""
+"""Seed, round and client, from which the draws of a client's steps follow."""
 
 
 @dataclass(frozen=True)
 class Client:
-    """What a client computes its steps with."""
+    """The model and settings with which a client computes its steps."""
 
-    module: nn.Module  # its sub-model
+    module: nn.Module  # the client's sub-model
     cut: Cut
-    build: Callable[[Cut], nn.Module]  # another sub-model
+    build: Callable[[Cut], nn.Module]  # makes another sub-model
     work: LocalWork
     loss: Loss
     least: Mapping[str, float]  # the least share of an axis that any cut holds
@@ -161,35 +161,35 @@ class ClientStep(Protocol):
 
     @property
     def passes(self) -> Passes:
-        """What was computed so far."""
+        """Training passes so far."""
 
     def __call__(self, number: int, x: Inputs, y: Tensor) -> tuple[Tensor, Gradients]:
-        """The loss of a batch, and its gradient for every trained parameter of the client."""
+        """Return the loss of a batch, and its gradient for every trained parameter."""
 
 
 class StepRule(Protocol):
-    """How clients of a capacity compute their steps: on narrower sub-models of their own."""
+    """A rule by which clients of a capacity compute their steps, on narrower sub-models."""
 
     @property
     def widths(self) -> Sequence[float]:
-        """The shares of the model that steps may take, ascending."""
+        """Fractions of the model that steps may use, in ascending order."""
 
     def begin(self, client: Client) -> ClientStep:
-        """The steps of a client."""
+        """Return the steps of a client."""
 
     def cut(self, cut: Cut, width: float, least: Mapping[str, float]) -> Cut:
-        """What a pass of this width computes with, of what the client holds."""
+        """Return the part of a client's cut that a pass of this width uses."""
 
     def plan_passes(
         self, cut: Cut, lengths: Sequence[int], least: Mapping[str, float], key: Key
     ) -> Passes:
-        """The passes that steps on batches of these lengths will take, before any is taken."""
+        """Predict the passes of steps on batches of these lengths."""
 
 
 def pass_cuts(
     rule: StepRule | None, cut: Cut, passes: Passes, least: Mapping[str, float]
 ) -> list[tuple[Cut, int]]:
-    """What passes computed with, and on how many examples; empty: all with the whole cut."""
+    """Return the cuts of passes with their numbers of examples; empty if all used the whole cut."""
     if rule is None:
         return []
     return [(rule.cut(cut, width, least), examples) for width, examples in passes]
@@ -199,75 +199,76 @@ def pass_cuts(
 
 
 class Scheme(ABC):
-    """The rule that draws a cut, one axis at a time: `select`, as a pure function of its arguments.
+    """A rule that draws a cut, one axis at a time: `select`, as a pure function of its arguments.
 
-    All else is optional. What comes before `work` goes with the masks, and a scheme that trains
-    with another's masks has it from that one (`BorrowsMasks`); what follows is the scheme's own way
-    to train and to average. Any object with ``select`` is a scheme (`as_scheme`).
+    All other members are optional. The members before `work` belong to the masks, and a scheme that
+    trains with another's masks takes them from it (`BorrowsMasks`). The members from `work` on
+    define the scheme's own training and averaging. Any object with ``select`` is a scheme
+    (`as_scheme`).
     """
 
     @abstractmethod
     def select(self, axis: str, size: int, capacity: float, draw: Draw) -> Mask:
-        """Which of the ``size`` units of ``axis`` the client of this draw holds."""
+        """Return a mask of the ``size`` units of ``axis``: true for those the client holds."""
 
     def problems(self, run: RunFacts) -> list[str]:  # noqa: ARG002
-        """Why the scheme is not defined for this run; checked before anything runs.
+        """Return the reasons why the scheme is not defined for a run; checked before anything runs.
 
-        Each as a mistake in a configuration is told: ``key: what is given, what is allowed``.
+        Each has the form of a mistake in a configuration: ``key: what is given, what is allowed``.
         """
         return []
 
     looks_at_model: bool = False
-    """Whether `select` looks at ``draw.knowledge``: the global model, or the scheme's memory.
+    """Whether `select` uses ``draw.knowledge``: the global model, or the scheme's memory.
 
-    Only then is anything known. Clients can repeat a draw that depends on (seed, round, client,
-    place); no other, as they keep nothing from round to round. So the coordinate masks of such a
-    scheme are sent, and counted."""
+    Otherwise the knowledge is empty. Clients can repeat a draw that depends on (seed, round,
+    client, place), but no other, as they keep nothing between rounds. So the coordinate masks of
+    such a scheme are sent, and counted."""
 
     sends_masks: bool | None = None
     """Whether coordinate masks must be sent along with values; None: if it looks at the model."""
 
     own_cut: Callable[[nn.Module, Axes, float, Draw, Indices | None], Cut] | None = None
-    """A cut that is none of axes, from (net, axes, capacity, draw, classes); `select` is not asked.
+    """A cut that ignores axes, from (net, axes, capacity, draw, classes); replaces `select`.
 
-    It need not be a valid one: not even at capacity 1 does it have to be the global model."""
+    It need not be a valid cut: not even at capacity 1 must it be the global model."""
 
     def begin(self, parameters: Mapping[str, Tensor]) -> SchemeMemory:  # noqa: ARG002
-        """The memory at the start; its names and shapes stay the same over the run.
+        """Return the initial memory; its names and shapes stay the same over the run.
 
         It is in ``draw.knowledge.memory`` and in every checkpoint.
         """
         return {}
 
     def adapts(self, round_: int) -> bool:  # noqa: ARG002
-        """Whether `adapt` is to be called before this round."""
+        """Tell whether `adapt` is called before this round."""
         return False
 
     def adapt(self, now: Adaptation) -> tuple[Mapping[str, Tensor], SchemeMemory]:
-        """The global model and the memory with which the round begins; for schemes of one cell."""
+        """Return the global model and the memory for the round; only for schemes of one cell."""
         return now.tensors, now.memory
 
     def output_passes(self) -> Sequence[Scheme]:
-        """The schemes over whose masks the final output step averages."""
+        """Return the schemes over whose masks the final output step averages."""
         return [self]
 
     def observes(self, round_: int) -> bool:  # noqa: ARG002
-        """Whether `observe` is to be called before this round, for every client."""
+        """Tell whether `observe` is called before this round, for every client."""
         return False
 
     def observe(self, now: Observation) -> dict[str, float]:  # noqa: ARG002
-        """Numbers for the round's books, by name: their means over the clients.
+        """Return measurements for the round's statistics, by name; clients are averaged.
 
         Nothing depends on them.
         """
         return {}
 
     def work(self, work: LocalWork, capacity: float) -> LocalWork:  # noqa: ARG002
-        """What a client of this capacity does with its sub-model, of the run's own ``work``."""
+        """Return the local work of a client of this capacity, given the run's ``work``."""
         return work
 
     def step_rule(self, capacity: float) -> StepRule | None:  # noqa: ARG002
-        """How clients of a capacity compute their steps, each alone, in no stack; None: plainly."""
+        """Return the step rule of a capacity, whose clients train without stacks; None: plain."""
         return None
 
     def chance(
@@ -277,75 +278,75 @@ class Scheme(ABC):
         units: int = 1,  # noqa: ARG002
         spare: bool = False,  # noqa: ARG002
     ) -> float | None:
-        """The chance that so many given units of an axis are all held; None: weights stay.
+        """Return the probability that ``units`` given units of an axis are held; None: no scaling.
 
-        Clients compute with each weight divided by its own. ``spare``: where a draw is empty, one
-        unit, drawn uniformly, is held.
+        Clients compute with each weight divided by its probability. ``spare``: an empty draw is
+        replaced by one unit, drawn uniformly.
         """
         return None
 
     cells: int = 1
-    """Cells of clients, which average among themselves between joins."""
+    """Number of cells of clients, which average among themselves between joins."""
 
     def cell(self, client: int) -> int:  # noqa: ARG002
-        """The cell of a client, from 0."""
+        """Return the cell of a client, from 0."""
         return 0
 
     def joins(self, round_: int) -> bool:  # noqa: ARG002
-        """Whether the cells' models are merged at the end of this round."""
+        """Tell whether the cells' models are merged at the end of this round."""
         return True
 
 
 @dataclass(frozen=True)
 class BorrowsMasks(Scheme):
-    """A scheme that trains with the masks of another one, and has from it all that goes with them.
+    """A scheme that trains with the masks of another scheme, and has its members for masks.
 
-    Both observe, as `observers_of` asks each.
+    Both may observe (`observers_of`).
     """
 
     masks_of: Scheme
 
     def __post_init__(self) -> None:
-        """Take any object with ``select``."""
+        """Accept any object with ``select``."""
         object.__setattr__(self, "masks_of", as_scheme(self.masks_of))
 
     def select(self, axis: str, size: int, capacity: float, draw: Draw) -> Mask:
-        """What the other selects."""
+        """Select as the other scheme does."""
         return self.masks_of.select(axis, size, capacity, draw)
 
     def problems(self, run: RunFacts) -> list[str]:
-        """What the other is not defined for."""
+        """Return the problems of the other scheme."""
         return self.masks_of.problems(run)
 
     @property
     def looks_at_model(self) -> bool:  # type: ignore[override]
-        """Whether the other looks."""
+        """Whether the other scheme looks at the model."""
         return self.masks_of.looks_at_model
 
     @property
     def sends_masks(self) -> bool | None:  # type: ignore[override]
-        """As the other."""
+        """Whether the other scheme sends masks."""
         return self.masks_of.sends_masks
 
     @property
     def own_cut(self) -> Callable[..., Cut] | None:  # type: ignore[override]
-        """The other's."""
+        """Own cut of the other scheme."""
         return self.masks_of.own_cut
 
     def begin(self, parameters: Mapping[str, Tensor]) -> SchemeMemory:
-        """The other's memory."""
+        """Return the memory of the other scheme."""
         return self.masks_of.begin(parameters)
 
     def adapts(self, round_: int) -> bool:
-        """Whether the other adapts."""
+        """Tell whether the other scheme adapts."""
         return self.masks_of.adapts(round_)
 
     def adapt(self, now: Adaptation) -> tuple[Mapping[str, Tensor], SchemeMemory]:
-        """As the other adapts."""
+        """Adapt as the other scheme does."""
         return self.masks_of.adapt(now)
 
     def output_passes(self) -> Sequence[Scheme]:
-        """The other's, each training as this does."""
+        """Return this scheme with the masks of each output pass of the other."""
         return [replace(self, masks_of=one) for one in output_passes(self.masks_of)]
 
 
@@ -359,7 +360,7 @@ _OF_TRAINING = (("work",), ("step_rule",), ("chance",), ("cells", "cell", "joins
 
 
 def defines(scheme: object, *members: str) -> bool:
-    """Whether a scheme has any of these members itself, or from the one whose masks it borrows.
+    """Tell whether a scheme, or the one whose masks it borrows, defines any of these members.
 
     >>> from submodel.schemes import Hierarchical, MaskedSgd, Pruned, Static
     >>> defines(Hierarchical(4), "cells"), defines(MaskedSgd(Hierarchical(4)), "cells")
@@ -374,10 +375,10 @@ def defines(scheme: object, *members: str) -> bool:
 
 
 def own_member(scheme: object, name: str) -> list[Any]:
-    """What an object has by a name besides the default of `Scheme`: nothing, or one thing.
+    """Return an object's member besides the default of `Scheme`, in a list; empty if it has none.
 
-    Its class may define it, the object itself, or ``__getattr__`` of a class that passes on what it
-    lacks.
+    The member may be defined by its class, by the object itself, or by ``__getattr__`` of a wrapper
+    class.
     """
     if isinstance(scheme, _Adopted):
         return own_member(scheme.thing, name)
@@ -392,7 +393,7 @@ def own_member(scheme: object, name: str) -> list[Any]:
 
 
 def as_scheme(thing: Any) -> Any:
-    """An object with ``select`` as a `Scheme`, with all that it defines; others as they are.
+    """Wrap an object with ``select`` as a `Scheme`, with all its members; return others unchanged.
 
     >>> from types import SimpleNamespace
     >>> as_scheme(SimpleNamespace(select=len, cells=3)).cells
@@ -407,7 +408,7 @@ def as_scheme(thing: Any) -> Any:
 
 
 class _Adopted(Scheme):
-    """A scheme made of an object that does not derive from `Scheme`; what else that has, it has."""
+    """A scheme made from an object that does not derive from `Scheme`, with all its members."""
 
     def __init__(self, thing: Any) -> None:
         self.thing = thing
@@ -416,7 +417,7 @@ class _Adopted(Scheme):
                 setattr(self, name, member)
 
     def __getattr__(self, name: str) -> Any:
-        if name == "thing":  # of a copy that is not filled yet
+        if name == "thing":  # of a copy without attributes yet
             raise AttributeError(name)
         return getattr(self.thing, name)
 
@@ -426,7 +427,7 @@ class _Adopted(Scheme):
 
 
 def check_members(scheme: Scheme) -> None:
-    """Raise `SubmodelError` if a scheme defines a part of what goes together: it is ignored."""
+    """Raise `SubmodelError` if a scheme defines only some members of a group: without effect."""
     check_together(scheme, *_OF_MASKS, *_OF_TRAINING)
     while isinstance(scheme, BorrowsMasks):
         scheme = scheme.masks_of
@@ -434,7 +435,7 @@ def check_members(scheme: Scheme) -> None:
 
 
 def check_together(scheme: object, *groups: Sequence[str]) -> None:
-    """Raise `SubmodelError` unless of every group all members are defined, or none."""
+    """Raise `SubmodelError` unless all members of each group are defined, or none."""
     name = f"scheme {type(scheme).__name__}"
     for group in groups:
         found = {member: own_member(scheme, member) for member in group}
@@ -452,21 +453,21 @@ def check_together(scheme: object, *groups: Sequence[str]) -> None:
                     )
 
 
-# -- asking a scheme -------------------------------------------------------------------------------
+# -- facts about a scheme --------------------------------------------------------------------------
 
 
 def problems_of(scheme: Scheme, run: RunFacts) -> list[str]:
-    """Why a scheme is not defined for a run; one without ``problems`` is defined for every run.
+    """Return the reasons why a scheme is not defined for a run; none without ``problems``.
 
     Args:
         scheme: any object with ``select``.
-        run: the run that it is to serve.
+        run: the run.
     """
     return list(as_scheme(scheme).problems(run))
 
 
 def sends_masks(scheme: Scheme) -> bool:
-    """Whether clients cannot repeat the draws of a scheme, so that its masks are sent.
+    """Tell whether clients cannot repeat the draws of a scheme, so that its masks are sent.
 
     >>> from submodel.schemes import Importance, MaskedSgd, Static
     >>> [sends_masks(s) for s in (Static(), Importance(), MaskedSgd(Importance()))]
@@ -481,7 +482,7 @@ def sends_masks(scheme: Scheme) -> bool:
 
 
 def output_passes(scheme: Scheme) -> Sequence[Scheme]:
-    """The schemes whose masks the output step averages over, each training as ``scheme`` does.
+    """Return the schemes whose masks the output step averages over, each training as ``scheme``.
 
     >>> from submodel.schemes import MaskedSgd, Rolling, Static
     >>> output_passes(Static())
@@ -493,6 +494,6 @@ def output_passes(scheme: Scheme) -> Sequence[Scheme]:
 
 
 def observers_of(scheme: Scheme, round_: int) -> list[Scheme]:
-    """Those that observe this round: the scheme, and the one whose masks it borrows."""
+    """Return the schemes that observe this round: this one, and the one whose masks it borrows."""
     others = observers_of(scheme.masks_of, round_) if isinstance(scheme, BorrowsMasks) else []
     return [scheme, *others] if scheme.observes(round_) else others

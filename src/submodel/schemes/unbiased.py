@@ -1,7 +1,7 @@
-"""Random sub-models that are unbiased: what is held is divided by its chance of being held (MAST).
+"""Unbiased random sub-models: weights are divided by their probability of being held (MAST).
 
-A weight is held when the units of all its axes are. Axes are drawn independently; where one axis
-cuts two dimensions of a tensor (the hidden units of an LSTM), two different units must be held.
+A weight is held if the units of all its axes are. Axes are drawn independently; if one axis cuts
+two dimensions of a tensor (the hidden units of an LSTM), two different units must be held.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Unbiased(Random):
 
     "MAST: Model-agnostic sparsified training". The masks m are those of `Random`; the client
     computes with S w, S = diag(m_j / q_j), q_j = P(m_j = 1), so that E[S] = I, and its step is
-    w <- w - eta S grad f(S w). The paper's distributed method averages the clients' steps over all
-    of them, held or not: that is the merge rule `fill_in`, with one local step.
+    w <- w - eta S grad f(S w). The paper's distributed method averages the steps over all clients,
+    holders or not: this is the merge rule `fill_in`, with one local step.
     """
 
     class Options(Section):
@@ -49,11 +49,11 @@ class Unbiased(Random):
 
     @classmethod
     def configured(cls, options: Options, context: SchemeContext) -> Self:  # type: ignore[override]  # noqa: ARG003
-        """As `random`, but for the alignment."""
+        """Make the scheme like `random`, without the alignment."""
         return cls(options.sampling)
 
     def chance(self, size: int, capacity: float, units: int = 1, spare: bool = False) -> float:
-        """Exact: p, or the share; with p + (1 - p)^n / n where a draw may not be empty.
+        """Return the exact probability; for p, with p + (1 - p)^n / n if a draw may not be empty.
 
         >>> Unbiased().chance(2, 0.5, spare=True), Unbiased("fixed").chance(4, 0.5, 2)
         (0.625, 0.16666666666666666)
@@ -73,7 +73,7 @@ def weight_factors(
     granularity: Granularity,
     least: Mapping[str, float],
 ) -> dict[str, Tensor]:
-    """The factor of every parameter that has one: a number, or one for every weight."""
+    """Return the factor of every parameter that has one: a scalar, or one per weight."""
     if granularity == "coordinate":
         total = sum(p.numel() for p in parameters.values())
         chance_by_name = dict.fromkeys(parameters, np.array(scheme.chance(total, capacity), float))
@@ -89,14 +89,14 @@ def weight_factors(
 
 
 def _factor(q: NDArray[np.float64], like: Tensor) -> Tensor:
-    """1 / chance, and 0 for what is never held."""
+    """Return 1 / probability, and 0 for weights that are never held."""
     return torch.from_numpy(np.divide(1.0, q, out=np.zeros_like(q), where=q > 0)).to(like.dtype)
 
 
 def _chance_of(
     scheme: Scheme, axes: Axes, capacity: float, least: Mapping[str, float], name: str
 ) -> NDArray[np.float64]:
-    """The chance that each weight of a tensor is held; one number where all have the same."""
+    """Return the probability that each weight of a tensor is held; a scalar if all are equal."""
     layouts = axes.layouts.get(name, ())
     total: NDArray[np.float64] = np.ones(())
     for axis, size in axes.cut_by_capacity.items():
@@ -116,7 +116,7 @@ def _chance_of(
 
 
 def distinct(members: list[Indices]) -> Indices:
-    """How many different units of an axis each weight needs; the arrays broadcast.
+    """Count the different units of an axis that each weight needs; the arrays broadcast.
 
     >>> distinct([np.array([[0], [1]]), np.array([[0, 1, -1]])])
     array([[1, 2, 1],
@@ -132,14 +132,14 @@ def distinct(members: list[Indices]) -> Indices:
 
 
 def factors_of_cut(cut: Cut, factors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The factors of what a client holds."""
+    """Return the factors of a client's weights."""
     return {
         n: copy_part(cut, n, factor) if factor.dim() else factor for n, factor in factors.items()
     }
 
 
 def scaled_step(step: Step, module: nn.Module, factors: Mapping[str, Tensor]) -> Step:
-    """The step of f(S w), for w: its gradient is S grad f(S w)."""
+    """Return the step of f(S w) for w: its gradient is S grad f(S w)."""
     parameters = dict(module.named_parameters())
 
     def scaled_call(number: int, x: Inputs, y: Tensor) -> tuple[Tensor, Gradients]:
