@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from itertools import compress
+from itertools import compress, groupby
 from pathlib import Path
 
 from submodel.comparison import Judgement, describe_judgement, number, spread
@@ -62,8 +62,11 @@ def parts(records: Path = RECORDS) -> dict[str, str]:
 def arms_lines(results: ArmRecords) -> list[str]:
     """Tabulate costs and scores of every arm."""
     ordered = sorted(results.items(), key=lambda pair: list(SETTINGS).index(pair[0].setting))
-    rows = [[_compact(cell) for cell in result_row(*pair)] for pair in ordered]
-    return list(markdown_table(RESULT_HEADINGS, rows))
+    lines = []
+    for _, group in groupby(ordered, key=lambda pair: pair[0].setting):
+        first, *others = [[_compact(cell) for cell in result_row(*pair)] for pair in group]
+        lines += [first, *(["", *row[1:]] for row in others)]  # a setting is named once
+    return list(markdown_table(RESULT_HEADINGS, lines))
 
 
 def _compact(cell: str) -> str:
