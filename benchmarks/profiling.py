@@ -168,7 +168,7 @@ def _step_seconds(setup: Setup, capacity: float, clients: int, kernels: str) -> 
     dispatcher = Dispatcher(setup, initial_state(setup), setup.work)
     tasks = [dispatcher.task(Assignment(0, client, capacity)) for client in range(clients)]
     device = torch.device("cpu")
-    share = Stack(setup.module, tasks, device).share(0, clients)
+    share = Stack(setup.module, tasks, device).select(0, clients)
     loss = StackedLoss(setup, tasks, device)
     data, batch = setup.clients.dataset.train, setup.work.batch_size or 1
     wide = WideForward(build_module(setup.module, WHOLE).train(), data.x[:2])

@@ -314,7 +314,7 @@ def test_a_run_that_cannot_be_computed_leaves_nothing_behind(tmp_path: Path) -> 
     [
         ({"model": {"name": "mlp"}}, "convolutions"),
         ({"local": {"precision": "bfloat16"}}, "float32"),
-        ({"scheme": {"name": "ordered"}}, "steps"),
+        ({"scheme": {"name": "ordered"}}, "step rule"),
         ({"engine": {"kernels": "native", "threads": 2}}, "one thread"),
         ({"engine": {"kernels": "native", "batching": "never"}}, "stacks"),
     ],

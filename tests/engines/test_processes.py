@@ -329,7 +329,7 @@ def train(group: ProcessGroup, machines: str) -> dict[str, tuple[dict[str, bytes
         config = parse(joined(LITTLE, case))
         state, _ = loop.run_rounds(Training(config, prepare(config)), group=group)
         values = {n: t.numpy() for n, t in state.tensors.items()}
-        addresses = group.tell({"inodes": sorted(_mapped())})
+        addresses = group.gather_json({"inodes": sorted(_mapped())})
         everyone = [set(note["inodes"]) for note in addresses]
         in_one_memory = bool(set.intersection(*everyone))
         assert all(v.flags.writeable for v in values.values()) or group.rank

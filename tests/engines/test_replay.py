@@ -15,7 +15,7 @@ from submodel.algorithm.types import Setup
 from submodel.engines.batched import replay
 from submodel.engines.batched.engine import BatchedEngine
 from submodel.engines.batched.recording import (
-    OtherWayError,
+    ReplayMismatchError,
     UnrecordableError,
     make_program,
     record,
@@ -119,7 +119,7 @@ def test_a_program_takes_the_recorded_way_only() -> None:
         record(lambda: [x + 1 if bool(x.sum() > 0) else x], [x := torch.ones(2)])
     )
     assert program([torch.tensor([3.0, -1.0])])[0].tolist() == [4.0, 0.0]
-    with pytest.raises(OtherWayError):
+    with pytest.raises(ReplayMismatchError):
         program([torch.tensor([-3.0, 1.0])])
 
 

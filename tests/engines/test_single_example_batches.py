@@ -22,7 +22,7 @@ from submodel.config.setup import prepare
 from submodel.core.errors import ConfigError, DataError
 from submodel.data import Dataset, dataset
 from submodel.data.partitions import Dirichlet, Draws
-from submodel.engines import lone
+from submodel.engines import single_examples
 from submodel.engines.batched.engine import BatchedEngine
 from submodel.engines.estimate import Estimate
 from submodel.engines.serial import SerialEngine
@@ -238,7 +238,7 @@ def test_nothing_is_changed_by_looking() -> None:
     torch.manual_seed(7)
     expected = torch.rand(3)
     torch.manual_seed(7)
-    lone.refusal(build_module(module, WHOLE), torch.zeros(2, INPUTS))
+    single_examples.refusal(build_module(module, WHOLE), torch.zeros(2, INPUTS))
     assert torch.equal(torch.rand(3), expected)
     setup = make_setup(module)
     for name, value in setup.module.state_dict().items():
@@ -270,10 +270,10 @@ def test_of_a_million_clients_only_those_who_will_train_are_asked() -> None:
     setup = replace(
         setup, population=many, clients=PartitionedClients(setup.clients.dataset, partition)
     )
-    (problem,) = lone.problems(setup, rounds=3)
+    (problem,) = single_examples.problems(setup, rounds=3)
     assert f" client {chosen}, " in problem
     assert partition.asked <= 3 * 4 + 5
-    assert lone.problems(setup, rounds=2) == []  # it does not train
+    assert single_examples.problems(setup, rounds=2) == []  # it does not train
 
 
 def test_sizes_are_known_without_drawing_the_examples() -> None:
@@ -370,5 +370,5 @@ def test_a_device_that_is_asked_all_the_same_answers_in_words(
     head = {**run_head(config, Facts.of(setup.clients.dataset)), **message.head}
     device = Device(head, DeviceOptions(OwnData(part=0)))
     answer = device.answer("train", replace(message, head=head))
-    assert "client 0: a batch of one example came up" in answer.head["problem"]
+    assert "client 0: a batch of one example occurred" in answer.head["problem"]
     assert "2 (BatchNorm1d)" in answer.head["problem"]

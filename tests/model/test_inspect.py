@@ -18,7 +18,7 @@ from submodel.core.errors import ConfigError
 from submodel.model.axes import trace
 from submodel.model.budget import Budget, activation_bytes
 from submodel.model.build import skeleton
-from submodel.model.inspect import findings, inspect_axes, subject
+from submodel.model.inspect import axes_remarks, inspect_axes, subject
 from tests.support.commands import Command
 from tests.support.common import tiny_images, tiny_setup
 from tests.support.forked import run_command
@@ -172,6 +172,6 @@ def test_a_module_without_axes_is_told_so() -> None:
 
 def test_findings_tell_of_factors_that_are_kept() -> None:
     net = nn.Sequential(nn.Conv2d(1, 8, 1), nn.GroupNorm(4, 8), nn.Conv2d(8, 2, 1))
-    text = findings(trace(net, torch.randn(2, 1, 3, 3)), is_verified=True)
+    text = axes_remarks(trace(net, torch.randn(2, 1, 3, 3)), is_verified=True)
     assert "kept whole: " in text
     assert inspect_axes(subject("mlp", {"width": 4})).exact

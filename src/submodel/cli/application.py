@@ -14,7 +14,7 @@ from submodel.cli import compare, devices, federation, former, planning, results
 from submodel.cli.common import ExternalCommand, command_line, register_command
 from submodel.core.errors import SubmodelError
 from submodel.core.extensions import COMMANDS, FROM_LAB, LAB, extensions, load_extension
-from submodel.engines.processes.launch import endings
+from submodel.engines.processes.launch import ending_signals
 
 __all__ = ["command_line", "main"]
 
@@ -115,7 +115,7 @@ def _stop(*_: object) -> NoReturn:
 
 def main() -> None:
     """Run a command; a mistake of the user is one line and exit status 2, never a traceback."""
-    for number in set(endings()) - {signal.SIGINT}:  # raises KeyboardInterrupt already
+    for number in set(ending_signals()) - {signal.SIGINT}:  # raises KeyboardInterrupt already
         signal.signal(number, _stop)
     try:
         command_line(prog_name="submodel")

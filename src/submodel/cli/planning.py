@@ -119,7 +119,7 @@ def inspect_command(
         capacities: cost of each capacity, as in submodel cost
     """
     from submodel.config import override
-    from submodel.model.inspect import findings, inspect_axes, subject
+    from submodel.model.inspect import axes_remarks, inspect_axes, subject
     from submodel.model.zoo import factorised, only_ranks
     from submodel.report.tables import cost_table, module_cost_rows
 
@@ -140,7 +140,7 @@ def inspect_command(
         print_json(plain_axes(axes, not meta, rows))
         return
     print(axes.table())
-    print(findings(axes, is_verified=not meta))
+    print(axes_remarks(axes, is_verified=not meta))
     if rows:
         console.print(cost_table(rows))
 

@@ -14,7 +14,7 @@ import typer
 from submodel.cli import completion, devices
 from submodel.cli.common import AsJson, ConfigFile, Force, RunPath, SetOptions, print_json, talk
 from submodel.core.errors import ConfigError, Interruption
-from submodel.engines.processes.launch import launch, saying_it_once
+from submodel.engines.processes.launch import launch, warn_once
 
 if TYPE_CHECKING:  # imports of PyTorch stay inside the functions
     from submodel.config import Config
@@ -48,7 +48,7 @@ def _train(
     resume = past_run is not None
     there = folder.locate(config) if resume else config
     where = contextlib.nullcontext() if past_run is None else past_run.telling_where(there)
-    with saying_it_once(), where:
+    with warn_once(), where:
         setup = prepare(there, facts=passed_facts(), progress=_say)
     config = choose_engine(keep_clients(config, setup), setup, has_begun=resume)
     training = Training(config, setup, takes_module=True)

@@ -70,7 +70,7 @@ from submodel.core.heap import large_blocks_apart
 from submodel.data import Dataset, Partition, limit
 from submodel.data.examples import hold_out
 from submodel.data.partitions import Unsplit
-from submodel.engines import lone
+from submodel.engines import single_examples
 from submodel.model.axes import Axes, Dimension
 from submodel.model.build import without_values
 from submodel.model.inputs import first_column
@@ -161,7 +161,7 @@ def prepare(
         try_scheme(setup)
         check_builds(module, cut_axes, scheme, config, data, loss, built_in)
     if config.engine.name != "flower":  # a device checks this itself, with its own data
-        refuse(lone.problems(setup, config.train.rounds))
+        refuse(single_examples.problems(setup, config.train.rounds))
     return setup
 
 

@@ -1,4 +1,4 @@
-"""Engines: where tasks run, one by one, in stacks or in several processes."""
+"""Engines, which run tasks one by one, in stacks or in several processes."""
 
 from typing import TYPE_CHECKING
 

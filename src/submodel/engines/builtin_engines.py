@@ -1,4 +1,4 @@
-"""Engines by name: ours, and where their code is."""
+"""The registry of engines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The device that this process computes on, and the way there."""
+"""The device of this process, and transfers to it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from submodel.model.inputs import columns, map_inputs
 
 
 def own_device(name: str) -> torch.device:
-    """``auto`` is a GPU where there is one; of several processes on a machine each has its own.
+    """The device by name; ``auto`` is a GPU if there is one, a different one for each process.
 
     >>> own_device("cpu")
     device(type='cpu')
@@ -25,7 +25,7 @@ def own_device(name: str) -> torch.device:
 
 
 def device_problems(name: str) -> list[str]:
-    """Why nothing can be trained on this device; empty if it can be.
+    """The reasons why this device cannot be used; empty if it can.
 
     >>> device_problems("auto"), device_problems("tpu")
     ([], ["engine.device: 'tpu' is not a device; use auto, cpu, cuda or cuda:1, ..."])
@@ -38,7 +38,7 @@ def device_problems(name: str) -> list[str]:
     if device.type == "cpu":
         return []
     if device.type != "cuda":
-        return [f"engine.device: {name!r}: nothing is trained on devices of this kind; {choices}"]
+        return [f"engine.device: {name!r}: this type of device is not supported; {choices}"]
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if (device.index or 0) < count:
         return []
@@ -47,21 +47,21 @@ def device_problems(name: str) -> list[str]:
 
 
 def move(tensor: Tensor, device: torch.device, copy: bool = False) -> Tensor:
-    """To the device; to a GPU through pinned memory, so that the processor need not wait."""
+    """Move a tensor to the device; to a GPU by pinned memory, so that the CPU does not wait."""
     if device.type == "cuda" and tensor.device.type == "cpu":
         return tensor.pin_memory().to(device, non_blocking=True)
     return tensor.to(device, copy=copy)
 
 
 def move_examples(examples: Examples, device: torch.device) -> Examples:
-    """Inputs and targets, to the device."""
+    """Move inputs and targets to the device."""
     return Examples(map_inputs(lambda t: move(t, device), examples.x), move(examples.y, device))
 
 
 def place_examples(examples: Examples, device: torch.device) -> Examples:
-    """Examples on the device, if its memory has room for them; else where they are.
+    """Move examples to the device if its memory suffices; otherwise leave them where they are.
 
-    Batches of examples that stay go to the device one by one (`take_batch`).
+    Batches of the latter are moved one by one (`take_batch`).
     """
     if device.type != "cuda":
         return move_examples(examples, device)
@@ -72,7 +72,7 @@ def place_examples(examples: Examples, device: torch.device) -> Examples:
 
 
 def fits_beside(size: int, free: int) -> bool:
-    """Return whether data may be kept on a device: it leaves half of the free memory to training.
+    """Return whether data fit on a device and leave half of the free memory to training.
 
     >>> fits_beside(4 << 30, 8 << 30), fits_beside(5 << 30, 8 << 30)
     (True, False)
@@ -81,7 +81,7 @@ def fits_beside(size: int, free: int) -> bool:
 
 
 def take_batch(tensor: Tensor, rows: Tensor, device: torch.device) -> Tensor:
-    """Some rows of a tensor, taken where it is, on the device.
+    """Select rows of a tensor where it is, and move them to the device.
 
     >>> take_batch(torch.eye(3), torch.tensor([2]), torch.device("meta")).device
     device(type='meta')

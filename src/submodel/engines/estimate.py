@@ -1,4 +1,4 @@
-"""How long work takes, roughly and from shapes alone: never from a clock, so it is repeatable."""
+"""A rough estimate of computing times from shapes alone, without a clock, so it is repeatable."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ from submodel.tasks.training import batch_length, count_steps
 
 @dataclass(frozen=True)
 class StepCosts:
-    """What a step costs, in seconds: large layers their arithmetic, small ones the bytes that they
-    keep, tiny ones their calls. Fitted to steps of a pre-activation ResNet18, on one core.
+    """The cost of a step in seconds.
+
+    Arithmetic dominates for large layers, kept bytes for small ones, and calls for tiny ones. The
+    values are fitted to steps of a pre-activation ResNet18 on one core.
     """
 
     per_flop: float
@@ -30,14 +32,14 @@ class StepCosts:
 
 
 TORCH_COSTS = StepCosts(1e-11, 1.5e-9, 1.8e-4)
-"""Of widths 1 to 64, alone and in stacks."""
+"""Fitted to widths 1 to 64, single clients and stacks."""
 NATIVE_COSTS = StepCosts(1.06e-11, 8.4e-11, 2.2e-5)
-"""Of widths 1 to 16, and of a small net of widths 2 to 32, by the kernels of
+"""Fitted to widths 1 to 16, and to a small net of widths 2 to 32, with the kernels of
 `submodel.engines.native`."""
 
 
 class Estimate:
-    """The time of one core for the clients of a setup."""
+    """Estimates of seconds of one core for the clients of a setup."""
 
     def __init__(self, setup: Setup, costs: StepCosts = TORCH_COSTS) -> None:
         self._setup = setup
@@ -55,7 +57,7 @@ class Estimate:
         return layers * self._step_costs.per_layer
 
     def _cut(self, capacity: float) -> Cut:
-        """A cut of this capacity: most schemes draw only such of its shape."""
+        """A cut of this capacity; most schemes only draw cuts of its shape."""
         setup = self._setup
         if setup.granularity == "unit":
             return prefix_cut(setup.axes, capacity, least=setup.least)
@@ -63,7 +65,7 @@ class Estimate:
         return draw_coordinates(Static(), setup.axes, parameters, capacity, Draw(0, 0, 0))
 
     def _seconds_of_example(self, capacity: float) -> float:
-        """What one example costs in a step that is taken anyway."""
+        """The cost of one example in a step, without the cost of the step itself."""
         cut, costs = self.cut(capacity), self._costs
         flops = BACKWARD * costs.forward_flops(cut)
         small = costs.build(cut)
@@ -71,15 +73,15 @@ class Estimate:
         return flops * self._step_costs.per_flop + kept_bytes * self._step_costs.per_byte
 
     def steps(self, client: int) -> int:
-        """How many steps a client takes in a round."""
+        """The number of steps of a client in a round."""
         return count_steps(self._setup.clients.size(client), self._setup.work)
 
     def batch(self, client: int) -> int:
-        """How many examples a client's largest batch has."""
+        """The number of examples in a client's largest batch."""
         return batch_length(self._setup.clients.size(client), self._setup.work)
 
     def bundle(self, assignments: Sequence[Assignment]) -> Bundle:
-        """Assignments that take their steps together."""
+        """A bundle of assignments whose steps are computed together."""
         steps = [self.steps(a.client) for a in assignments]
 
         def work() -> float:
@@ -91,23 +93,23 @@ class Estimate:
         return Bundle(assignments, max(steps) * self._overhead, work)
 
     def seconds(self, rounds: int) -> float:
-        """So many rounds without stacks; the first client stands for all."""
+        """The time of rounds without stacks; the first client represents all."""
         population = self._setup.population
-        shares = population.proportions
+        fractions = population.proportions
         bundles = [self.bundle([Assignment(0, 0, c)]) for c in population.capacities]
-        mean = sum(b.cost * s for b, s in zip(bundles, shares, strict=True)) / sum(shares)
+        mean = sum(b.cost * s for b, s in zip(bundles, fractions, strict=True)) / sum(fractions)
         return rounds * population.per_round * mean
 
 
-# On two cores of one machine: models of 53 k and 1.4 M parameters, updates in memory that all see.
+# Measured on two cores of one machine: models of 53 k and 1.4 M parameters, shared memory
 _SECONDS_PER_ROUND = 2e-3  # two messages
 _SECONDS_PER_BYTE = 1e-9  # of an update
-_SECONDS_PER_SUM = 2.4e-7  # of a weight whose sums travel over a socket, 24 bytes
-_LEAST_WAITING = 1 << 24  # bytes of updates that wait in any model (see `Accumulator`)
+_SECONDS_PER_SUM = 2.4e-7  # of a weight whose sums are sent over a socket, 24 bytes
+_LEAST_WAITING = 1 << 24  # bytes of updates that wait for any model (see `Accumulator`)
 
 
 def exchange_seconds(setup: Setup, rounds: int, processes: int) -> float:
-    """What so many rounds take longer than their share of the work."""
+    """The time that processes spend on exchange in these rounds."""
     whole = setup.travel.of_update(tensors_of(setup.module))
     population, cut = setup.population, Estimate(setup).cut
     counts = [count_values(cut(capacity), whole) for capacity in population.capacities]

@@ -1,6 +1,6 @@
-"""The engines that a configuration can name, and how one is made for this process.
+"""The engines that a configuration can name, and their construction for this process.
 
-The native kernels are reached through here alone, and imported where they are used.
+The native kernels are used through this module alone, and imported lazily.
 """
 
 from __future__ import annotations
@@ -25,32 +25,33 @@ Kernels = Literal["auto", "torch", "native"]
 
 @dataclass(frozen=True)
 class EngineContext:
-    """What an engine is made for."""
+    """The setup and device of an engine."""
 
     setup: Setup
     device: torch.device
 
 
 class Local:
-    """Tasks run in this process, those of equal shape together."""
+    """The engine that runs tasks in this process, those of equal shape together."""
 
     class Options(Section):
         """The keys of ``local``."""
 
         batching: Batching = Field(
             "auto",
-            description="train clients of equal shape together: where it pays, or regardless",
+            description="train clients of equal shape together: auto (if it is faster), always, or "
+            "never",
         )
         kernels: Kernels = Field(
             "auto",
-            description="what computes stacks of small convolutional nets and transformers: torch, "
-            "or C code built here (native); auto: native where 'submodel train' has more than a "
-            "minute of work",
+            description="implementation of stacks of small convolutional nets and transformers: "
+            "torch, or C code compiled here (native); auto: native if 'submodel train' has more "
+            "than a minute of work",
         )
 
     @classmethod
     def problems(cls, options: Options, context: EngineContext) -> list[str]:
-        """Why the native kernels cannot be used, if they are asked for."""
+        """Problems if the native kernels are requested and cannot be used."""
         if options.kernels != "native":
             return []
         reason = native_refusal(context.setup, context.device)
@@ -58,7 +59,7 @@ class Local:
 
     @classmethod
     def configured(cls, options: Options, context: EngineContext) -> Engine:
-        """One after another, or in stacks."""
+        """Make a serial or a batched engine."""
         if options.batching == "never":
             return SerialEngine(context.setup, context.device)
         always = options.batching == "always"
@@ -71,34 +72,34 @@ class Local:
 
 
 class Processes(Local):
-    """The same, in each of several processes."""
+    """The engine for several processes, each of which runs tasks like `Local`."""
 
     class Options(Local.Options):
-        """The keys of ``torchrun``, and of ``auto``, which may come to it."""
+        """The keys of ``torchrun`` and ``auto``."""
 
         processes: Count | None = Field(
-            None, description="how many to start here (default: one per core)"
+            None, description="number of processes to start here (default: one per core)"
         )
 
 
 class Devices:
-    """Tasks run on devices: there is nothing to make in this process."""
+    """The engine that runs tasks on devices; this process has no part in it."""
 
     @classmethod
     def problems(cls, options: Section, context: EngineContext) -> list[str]:  # noqa: ARG003
-        """Only a server reaches devices."""
-        return ["engine.name: real devices are served: 'submodel serve CONFIG.toml'"]
+        """A problem in every case, as only a server reaches devices."""
+        return ["engine.name: real devices need a server: 'submodel serve CONFIG.toml'"]
 
 
 def native_refusal(setup: Setup, device: torch.device) -> str | None:
-    """Why the native kernels cannot train a setup here; None if they can."""
+    """The reason why the native kernels cannot train a setup here; None if they can."""
     from submodel.engines.native import backend
 
     return backend.refusal(setup, device)
 
 
 def scorer_of(engine: Section, setup: Setup, device: torch.device) -> Scorer:
-    """What computes the outputs of models that are scored, as an engine's options say."""
+    """The scorer of models in evaluation, according to an engine's options."""
     if getattr(engine, "kernels", None) != "native" or device.type != "cpu":
         return plain_scorer
     from submodel.engines.native.scoring import KernelScorer

@@ -1,4 +1,4 @@
-"""The serial engine: one task after another, in this process."""
+"""The serial engine, which runs one task after another in this process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from submodel.algorithm.types import Assignment, Setup, Task, Update
 from submodel.core.randomness import default_generators, key, seeded
 from submodel.engines.device import move, place_examples
 from submodel.engines.estimate import Estimate
-from submodel.engines.lone import FAILURES, explain_failure
+from submodel.engines.single_examples import FAILURES, explain_failure
 from submodel.model.build import build_module, fill_local, load, load_local, tensors_of, to_device
 from submodel.model.cut import Cut
 from submodel.model.norm import set_rate
@@ -26,7 +26,7 @@ _KEPT_MODULES, _KEPT_VALUES = 16, 1 << 24
 
 
 class SerialEngine:
-    """Trains tasks one by one; keeps the small modules of recent shapes, so they are built once."""
+    """Trains tasks one by one; caches the small modules of recent shapes."""
 
     def __init__(self, setup: Setup, device: torch.device | str = "cpu") -> None:
         self._setup = setup
@@ -35,7 +35,7 @@ class SerialEngine:
         self._modules: OrderedDict[tuple[tuple[str, int], ...], nn.Module] = OrderedDict()
 
     def bundles(self, assignments: Sequence[Assignment]) -> list[Bundle]:
-        """Everyone alone."""
+        """One bundle per assignment."""
         return [self._estimate.bundle([assignment]) for assignment in assignments]
 
     def run(self, tasks: Iterable[Task]) -> Iterator[Update]:
@@ -100,7 +100,7 @@ class SerialEngine:
             except FAILURES as error:
                 explain_failure(setup, [task], error)
                 raise
-        own_memory = dict(module.named_parameters()).keys()  # buffers are the next task's as well
+        own_memory = dict(module.named_parameters()).keys()  # the next task reuses buffers
         tensors = {
             name: tensor.to("cpu", copy=name not in own_memory)
             for name, tensor in setup.travel.of_update(tensors_of(module)).items()

@@ -19,7 +19,7 @@ from submodel.config import Config
 from submodel.config.objective import settle
 from submodel.core.errors import SubmodelError, plain, refuse
 from submodel.data import Dataset, Examples
-from submodel.engines.lone import Singles
+from submodel.engines.single_examples import SingleExampleCheck
 from submodel.federation.channel import Channel
 from submodel.federation.device import Report
 from submodel.federation.engine import DeviceEngine
@@ -151,7 +151,7 @@ def over_devices(
     head = run_head(config, Facts.of(data, setup.module))
     question = {**head, **encoding_head(data)}
     fingerprint, classes = axes_fingerprint(setup.axes), setup.clients.dataset.classes
-    singles = Singles(setup)
+    singles = SingleExampleCheck(setup)
 
     def accepts(report: Report) -> str:
         if report.axes != fingerprint:

@@ -111,7 +111,7 @@ def inspect_axes(model: Subject, **overrides: Any) -> Axes:
     return trace(model.module, model.inputs, outputs=model.outputs, **overrides)
 
 
-def findings(axes: Axes, is_verified: bool) -> str:
+def axes_remarks(axes: Axes, is_verified: bool) -> str:
     """Remarks on the axes beyond their table."""
     lines = []
     lines += [f"kept whole: {axis}: {reason}" for axis, reason in axes.kept_whole.items()]

@@ -26,7 +26,7 @@ class Statistics:
 
     source: Source = "clients"
     examples: int | None = None
-    """How many of the clients' examples they are taken from; None: all."""
+    """The number of the clients' examples to use; None: all."""
 
 
 class StaticBatchNorm(nn.Module):

@@ -1,4 +1,4 @@
-"""Which tensors are exchanged: trained ones go both ways, others never come back.
+"""The exchanged tensors: trained ones go both ways, others never come back.
 
 Tensors that are not trained (``requires_grad = False``) and that no cut divides are the same for a
 client in every round: this *base* is sent once, before the client's first task, and kept. Buffers

@@ -17,7 +17,7 @@ from submodel.model.axes.layout import Along, Layout
 from submodel.model.axes.number import Attribute, Number, NumberLog, Operation, SizeOf
 from submodel.model.axes.number_watch import watch_numbers
 from submodel.model.build import build_module
-from submodel.model.inspect import findings
+from submodel.model.inspect import axes_remarks
 from submodel.schemes import Draw, Random
 from submodel.schemes.draw import draw_units
 from tests.model.nets import Entry, Net
@@ -265,7 +265,7 @@ def test_a_choice_between_integers_is_said() -> None:
     axes = trace(two_integers(), NOISE)
     (note,) = axes.notes
     assert "computes a size from ratio, width; a cut changes width" in note
-    assert f"in doubt: {note}" in findings(axes, is_verified=True)
+    assert f"in doubt: {note}" in axes_remarks(axes, is_verified=True)
     assert from_json(to_json(axes)).notes == axes.notes
     assert not trace(generator(), NOISE).notes
 

@@ -20,7 +20,7 @@ from submodel.model.axes.measure import measure
 from submodel.model.axes.verify import Example, NotOnDemandError, OnDemand, distance
 from submodel.model.build import build_module, tensors_of
 from submodel.model.cut import UnitCut
-from submodel.model.inspect import findings
+from submodel.model.inspect import axes_remarks
 from submodel.schemes import Draw, Random
 from submodel.schemes.draw import draw_units
 from tests.model.nets import IMAGE, SEQUENCE, VECTOR, Net, parameter
@@ -187,7 +187,7 @@ def test_what_is_measured_is_said_and_kept() -> None:
     axes = trace(Hidden(EXACT["a view"]), VECTOR, capacities=(0.75,))
     kept = from_json(to_json(axes))
     assert (kept.measured, kept.doubt, kept.exact) == ((0.75,), "", True)
-    assert "yes, exactly (measured at capacities 0.75)" in findings(axes, is_verified=True)
+    assert "yes, exactly (measured at capacities 0.75)" in axes_remarks(axes, is_verified=True)
 
 
 @pytest.mark.parametrize("capacities", [(0.375,), (0.375, 0.5), (0.5, 0.375)])
@@ -204,11 +204,11 @@ def test_on_the_meta_device_yes_needs_code_that_has_no_size_in_hand() -> None:
     known = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 2))
     axes = trace(known.to("meta"), IMAGE.to("meta"))
     assert axes.exact is True
-    assert "by its operators; not measured" in findings(axes, is_verified=False)
+    assert "by its operators; not measured" in axes_remarks(axes, is_verified=False)
     for middle in (EXACT["a view"], NOT_EXACT["NumPy, a shape"]):
         axes = trace(Hidden(middle).to("meta"), VECTOR.to("meta"))
         assert axes.exact is None
-        text = findings(axes, is_verified=False)
+        text = axes_remarks(axes, is_verified=False)
         assert "not known; not measured, and the code may compute with the size of a" in text
 
 

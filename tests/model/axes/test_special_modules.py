@@ -14,7 +14,7 @@ from torch.nn.utils.parametrize import register_parametrization
 
 import submodel
 from submodel.core.errors import ConfigError, SubmodelError
-from submodel.engines.lone import refusal
+from submodel.engines.single_examples import refusal
 from submodel.model.axes import declare, trace
 from submodel.model.axes.layout import Along, FixedPart
 from submodel.model.build import build_module

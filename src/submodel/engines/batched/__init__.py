@@ -1,1 +1,1 @@
-"""Clients of equal shape, trained together as stacks."""
+"""Training of clients of equal shape in stacks."""

@@ -1,12 +1,12 @@
 """The batched engine: clients whose sub-models have equal shapes train together, step by step.
 
-A small sub-model is nearly all operator overhead; a stack of them pays it once. Results are those
-of the serial engine but for the order of floating-point sums.
+For a small sub-model, operator overhead dominates; a stack of sub-models has this overhead once.
+Results are those of the serial engine up to the order of floating-point sums.
 
-Ragged clients stay exact, batch statistics included, as every step is computed for clients with
-batches of one size only. Clients are independent, so they may wait for each other: all do batch b
-of pass e before any goes on. Sorted by their number of examples, those with equal batches are then
-always neighbours in the stack, and their share of it is a view.
+Clients with different numbers of examples stay exact, including batch statistics, as every step is
+computed for clients with batches of one size only. Clients are independent, so all take batch b of
+pass e before any takes the next. They are sorted by their number of examples; those with equal
+batches are then always neighbours in the stack, and their slice of it is a view.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from submodel.engines.batched.forward import Forward, UnstackableError, WideForw
 from submodel.engines.batched.layers import TORCH_KERNELS, LayerKernels
 from submodel.engines.batched.recording import Fuse
 from submodel.engines.batched.replay import Replays, StepKind
-from submodel.engines.batched.stack import Share, Stack, StackedLoss, step_in_pieces
+from submodel.engines.batched.stack import Stack, StackedLoss, StackSlice, step_in_pieces
 from submodel.engines.batched.vmap import MappedForward
 from submodel.engines.device import move, move_examples, place_examples, take_batch
 from submodel.engines.estimate import TORCH_COSTS, Estimate, StepCosts
-from submodel.engines.lone import FAILURES, explain_failure
 from submodel.engines.serial import SerialEngine
+from submodel.engines.single_examples import FAILURES, explain_failure
 from submodel.model.build import build_module, sharing, tensors_of, to_device
 from submodel.model.cut import WHOLE, Cut
 from submodel.model.inputs import Inputs, first_column, map_inputs
@@ -45,13 +45,13 @@ from submodel.tasks.training import batches, batches_per_pass, count_steps, forw
 _log = logging.getLogger(__name__)
 
 COLLECTED_VALUES = 1 << 25
-"""Tasks are collected until their tensors hold so many values: 128 MB of float32."""
+"""The number of values in tensors of tasks to collect at a time: 128 MB of float32."""
 STACKED_BYTES = 1 << 20
-"""The most bytes that one activation of a stack may have: as many as stay in a core's cache.
+"""The largest size of one activation of a stack in bytes, so that it stays in a core's cache.
 
-Read off `benchmarks/results/stacking.json`: up to here a larger stack costs less per client, as
-overhead is shared; beyond, no less or more, as memory is touched more often than it is computed
-on. The rule looks at shapes alone, never at a clock, so a resumed run stacks as the first one did.
+Measured in `benchmarks/results/stacking.json`: up to this size a larger stack costs less per
+client, as overhead is shared; beyond, it costs the same or more, as memory access dominates. The
+rule depends on shapes alone, never on a clock, so a resumed run forms the same stacks.
 """
 _KEPT_SHAPES = 16
 
@@ -60,25 +60,25 @@ class StackTraining(Protocol):
     """All steps of the clients of a stack in one call."""
 
     def can_train(self, task: Task, loss: StackedLoss) -> bool:
-        """Whether clients with such a task are trained so: from shapes and settings alone."""
+        """Return whether clients with this task can be trained; depends on shapes and settings."""
 
     def train(self, stack: Stack, clients: Sequence[StackedClient], loss: StackedLoss) -> LossSums:
-        """Take all steps of all clients, in the order of the stack; returns their losses."""
+        """Take all steps of all clients, in the order of the stack; return their losses."""
 
 
 class Backend(Protocol):
-    """What computes stacks in the place of torch."""
+    """A replacement of torch for computing stacks."""
 
     costs: StepCosts
     kernels: LayerKernels
     fuse: Fuse
-    """Puts operators of a recorded step together."""
+    """Fuses operators of a recorded step."""
 
     def forward(self, wide: WideForward) -> Forward:
-        """The forward pass of a net; raises `UnstackableError` where it has none for it."""
+        """The forward pass of a net; raise `UnstackableError` if the net is not supported."""
 
     def training(self, forward: Forward, setup: Setup) -> StackTraining | None:
-        """What trains nets of a forward pass, if anything does so in one call."""
+        """The training of nets of a forward pass in one call, if supported."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class StackedClient:
 
     @property
     def largest_batch(self) -> int:
-        """Examples of it."""
+        """The number of examples in the largest batch."""
         return max(map(len, self.batches), default=0)
 
     def batch(self, number: int, step: int) -> NDArray[np.int64] | None:
@@ -113,17 +113,17 @@ class StackedClient:
 
 
 @dataclass(frozen=True)
-class Turn:
-    """A step of neighbouring clients with batches of one size."""
+class JointStep:
+    """A joint step of neighbouring clients with batches of one size."""
 
     start: int
     stop: int
     positions: NDArray[np.int64]  # of all their examples, example by example
-    steps: list[int]  # which of its own steps it is for each
+    steps: list[int]  # the number of the step for each client
 
 
-def schedule(clients: Sequence[StackedClient]) -> Iterator[Turn]:
-    """All steps of all clients: everyone does a batch of a pass before anyone goes on."""
+def schedule(clients: Sequence[StackedClient]) -> Iterator[JointStep]:
+    """All steps of all clients: all take a batch of a pass before any takes the next."""
     longest = max(client.per_pass for client in clients)
     for number in count():
         has_batches = False
@@ -136,13 +136,13 @@ def schedule(clients: Sequence[StackedClient]) -> Iterator[Turn]:
                     group = list(members)
                     together = np.stack([b for i in group if (b := now[i]) is not None], 1)
                     steps = [number * clients[i].per_pass + step for i in group]
-                    yield Turn(group[0], group[-1] + 1, together.ravel(), steps)
+                    yield JointStep(group[0], group[-1] + 1, together.ravel(), steps)
         if not has_batches:
             return
 
 
 class BatchedEngine:
-    """Trains tasks in stacks; what cannot be stacked goes through the serial engine."""
+    """Trains tasks in stacks; tasks that cannot be stacked go to the serial engine."""
 
     def __init__(
         self,
@@ -151,9 +151,9 @@ class BatchedEngine:
         always: bool = False,
         backend: Backend | None = None,
     ) -> None:
-        """An engine for one setup.
+        """Make an engine for one setup.
 
-        ``always``: stacks as large as memory allows, not as large as it pays.
+        ``always``: stacks are as large as memory allows, not as large as is fastest.
         """
         self._setup = setup
         self._device = torch.device(device)
@@ -168,7 +168,7 @@ class BatchedEngine:
         self._examples = place_examples(setup.clients.dataset.train, self._device)
         self._example = move_examples(self._examples.take(slice(2)), self._device).x
         self._mapped_shapes: dict[object, MappedForward] = {}
-        self._refusal: str | None = None  # why the module cannot be stacked at all
+        self._refusal: str | None = None  # the reason why the module cannot be stacked at all
         self._wide = self._make_wide()
         self._replays = Replays(None if backend is None else backend.fuse)
         self._training: StackTraining | None = None
@@ -176,7 +176,7 @@ class BatchedEngine:
             self._training = backend.training(self._wide, setup)
 
     def bundles(self, assignments: Sequence[Assignment]) -> list[Bundle]:
-        """Stacks: clients of one capacity, of about equal numbers of examples."""
+        """Stacks of clients of one capacity with similar numbers of examples."""
         bundles = []
         for capacity in dict.fromkeys(a.capacity for a in assignments):
             equal = [a for a in assignments if a.capacity == capacity]
@@ -184,13 +184,13 @@ class BatchedEngine:
             cut = self._estimate.cut(capacity)
             size = self._stack_size(cut, self._estimate.batch(equal[-1].client))
             if self._setup.scheme.step_rule(capacity) is not None:
-                size = 1  # clients with steps of their own do not share them
+                size = 1  # a step rule applies to single clients
             for part in np.array_split(np.arange(len(equal)), -(-len(equal) // size)):
                 bundles.append(self._estimate.bundle([equal[i] for i in part]))
         return bundles
 
     def _stack_size(self, cut: Cut, batch: int) -> int:
-        """How many clients of one shape train together."""
+        """The number of clients of one shape that train together."""
         forward = self._wide or self._mapped_forward(cut)
         if forward is None:
             return 1
@@ -204,14 +204,14 @@ class BatchedEngine:
         return min(memory, max(1, STACKED_BYTES // max(activation * width, 1)))
 
     def run(self, tasks: Iterable[Task]) -> Iterator[Update]:
-        """Train every task; updates come back stack by stack."""
+        """Train every task; updates are returned stack by stack."""
         waiting = iter(tasks)
         while window := list(_collect(waiting)):
             for key in dict.fromkeys(map(self._key, window)):
                 yield from self._train_equal([t for t in window if self._key(t) == key])
 
     def _key(self, task: Task) -> tuple[object, ...]:
-        """Equal for tasks that may share a stack."""
+        """A key that is equal for tasks that may share a stack."""
         classes = None if task.classes is None else len(task.classes)
         capacity = task.assignment.capacity if self._has_scaler else None
         plain = task.step_rule is None
@@ -219,12 +219,12 @@ class BatchedEngine:
         return task.cut.shape_key, classes, task.work, capacity, tuple(task.scales), plain, steps
 
     def _steps(self, task: Task) -> tuple[int, int]:
-        """Batches in a pass, and steps: clients that share a rate are at the same one of them."""
+        """Batches per pass, and steps: clients in a stack must have the same learning rates."""
         total = self._setup.clients.size(task.assignment.client)
         return batches_per_pass(total, task.work), count_steps(total, task.work)
 
     def _train_equal(self, tasks: Sequence[Task]) -> Iterator[Update]:
-        """Tasks of one shape, as stacks of bounded size."""
+        """Train tasks of one shape in stacks of bounded size."""
         forward = self._wide or self._mapped_forward(tasks[0].cut)
         if forward is None or tasks[0].step_rule is not None:
             yield from self._serial.run(tasks)
@@ -234,7 +234,7 @@ class BatchedEngine:
         size = self._stack_size(tasks[0].cut, clients[-1].largest_batch)
         stacks = -(-len(clients) // size)
         if forward is not self._wide and stacks == len(clients):
-            yield from self._serial.run(tasks)  # vmap over one client is nothing but overhead
+            yield from self._serial.run(tasks)  # vmap over one client only adds overhead
             return
         for part in np.array_split(np.arange(len(clients)), stacks):  # stacks of even size
             yield from self._train_stack(forward, [clients[i] for i in part])
@@ -251,14 +251,14 @@ class BatchedEngine:
         return forward
 
     def _whole(self) -> nn.Module:
-        """The whole module as a copy, which has weights of its own only where it has none yet."""
+        """A copy of the whole module, which shares its weights if they have values."""
         module = self._setup.module
         if any(parameter.is_meta for parameter in module.parameters()):
             return build_module(module, WHOLE)
         return sharing(module, tensors_of(module))
 
     def _mapped_forward(self, cut: Cut) -> MappedForward | None:
-        """How vmap computes a stack of this shape; None if its clients must go one by one."""
+        """The mapped forward for stacks of this shape; None if clients must train one by one."""
         key = cut.shape_key
         if self._refusal is None and key not in self._mapped_shapes:
             while len(self._mapped_shapes) >= _KEPT_SHAPES:
@@ -270,7 +270,7 @@ class BatchedEngine:
                 )
             except UnstackableError as error:
                 self._refusal = str(error)
-                _log.warning("%s is trained one client after another: %s", self._name, error)
+                _log.warning("%s trains one client after another: %s", self._name, error)
         return None if self._refusal is not None else self._mapped_shapes[key]
 
     def _train_stack(self, forward: Forward, clients: Sequence[StackedClient]) -> Iterator[Update]:
@@ -295,50 +295,50 @@ class BatchedEngine:
     def _train_by_steps(
         self, forward: Forward, clients: Sequence[StackedClient], stack: Stack, loss: StackedLoss
     ) -> LossSums:
-        """Step after step of all clients; returns their losses."""
+        """Train all clients step by step; return their losses."""
         tasks = [client.task for client in clients]
         loss_sums = LossSums(len(clients), self._device)
         work, total_steps = tasks[0].work, count_steps(clients[0].total, tasks[0].work)
         kind = None
         if loss.is_own and self._device.type == "cpu":
             kind = StepKind.of(forward, tasks[0], self._has_scaler)
-        for turn in schedule(clients):
-            x, y = self._batch(turn, tasks)
-            share = stack.share(turn.start, turn.stop)
-            present = loss.present(turn.start, turn.stop)
+        for joint in schedule(clients):
+            x, y = self._batch(joint, tasks)
+            part = stack.select(joint.start, joint.stop)
+            present = loss.present(joint.start, joint.stop)
 
             def compute(
-                x: Inputs, y: Tensor, share: Share = share, present: Tensor | None = present
+                x: Inputs, y: Tensor, part: StackSlice = part, present: Tensor | None = present
             ) -> tuple[Tensor, Tensor | list[float]]:
                 with forward_context(y.device, work.precision):
                     try:
-                        outputs = forward(share.effective_tensors(), share.clients, x)
+                        outputs = forward(part.effective_tensors(), part.clients, x)
                         return loss(outputs, y, present)
                     except FAILURES as error:
                         explain_failure(self._setup, tasks, error)
                         raise
 
-            lr = work.lr * work.rates.factor(turn.steps[0], total_steps)
+            lr = work.lr * work.rates.factor(joint.steps[0], total_steps)
             if work.pieces == 1:
-                outcome = self._replays.of_share(kind, share, compute, x, y, present)
-                values, counts = share.step(outcome, work, lr)
-                del outcome  # or gradients would still be there while the next are computed
+                outcome = self._replays.of_slice(kind, part, compute, x, y, present)
+                values, counts = part.step(outcome, work, lr)
+                del outcome  # free the gradients before the next are computed
             else:
-                values, counts = step_in_pieces(share, x, y, compute, work, lr)
-            loss_sums.add(values, counts, turn.start)
+                values, counts = step_in_pieces(part, x, y, compute, work, lr)
+            loss_sums.add(values, counts, joint.start)
         return loss_sums
 
-    def _batch(self, turn: Turn, tasks: Sequence[Task]) -> tuple[Inputs, Tensor]:
-        """Inputs and targets of shape (batch, clients, ...), augmented as each client's are."""
-        rows = move(torch.from_numpy(turn.positions), self._examples.y.device)
-        clients = turn.stop - turn.start
+    def _batch(self, joint: JointStep, tasks: Sequence[Task]) -> tuple[Inputs, Tensor]:
+        """Inputs and targets of shape (batch, clients, ...), augmented separately per client."""
+        rows = move(torch.from_numpy(joint.positions), self._examples.y.device)
+        clients = joint.stop - joint.start
 
         def batch(tensor: Tensor) -> Tensor:
             return take_batch(tensor, rows, self._device).view(-1, clients, *tensor.shape[1:])
 
         x = map_inputs(batch, self._examples.x)
         if augment := self._setup.augment:
-            apart = zip(tasks[turn.start : turn.stop], turn.steps, first_column(x).unbind(1),
+            apart = zip(tasks[joint.start : joint.stop], joint.steps, first_column(x).unbind(1),
                         strict=True)  # fmt: skip
             x = torch.stack(
                 [augment(images, t.assignment.round, t.assignment.client, step)
@@ -348,7 +348,7 @@ class BatchedEngine:
 
 
 def _collect(tasks: Iterator[Task]) -> Iterator[Task]:
-    """Tasks up to the bound on their memory, at least one."""
+    """Tasks up to the limit on their values, at least one."""
     values = 0
     for task in tasks:
         values += sum(tensor.numel() for tensor in task.tensors.values())

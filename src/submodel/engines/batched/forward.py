@@ -1,11 +1,10 @@
-"""Many equal modules computed as one: what the forward pass of a stack is, and the wide one.
+"""The forward pass of a stack: many equal modules computed as one; the wide form.
 
-There are two ways, both exact up to the order of floating-point sums. *Wide*: the client axis is
-folded into the channels, along the module's own graph, which is read here. A convolution becomes a
-grouped one, a linear layer a batched product; batch norms, pooling and pointwise operators stay
-what they are, as they go channel by channel. One operator that is in none of the tables below
-refuses the whole module. *Mapped* (`vmap.py`): `torch.func.vmap` over the module, for everything
-else that it can take.
+There are two forms, both exact up to the order of floating-point sums. *Wide*: the client axis is
+folded into the channels along the module's graph, which is traced here. A convolution becomes a
+grouped one, a linear layer a batched product; batch norms, pooling and pointwise operators stay the
+same, as they act on each channel separately. A module with an operator that is in none of the
+tables below has no wide form. *Mapped* (`vmap.py`): `torch.func.vmap` over other modules.
 
 A stack's tensors are *wide*: the first dimension is clients x rows, client by client.
 """
@@ -32,28 +31,28 @@ Wide = Mapping[str, Tensor]
 
 
 class UnstackableError(Exception):
-    """Why a module cannot be computed in this way, in words."""
+    """Raised with the reason if a module cannot be computed in this form."""
 
 
 class Forward(Protocol):
     """The forward pass of a stack."""
 
     module: nn.Module
-    """What is computed for every client; its tensors are not used."""
+    """The module to compute for every client; its tensors are not used."""
 
     def largest(self, rows: Mapping[str, int]) -> int:
-        """The most values that an example has in any activation, by the rows of the tensors."""
+        """The values per example in the largest activation, given the rows of the tensors."""
         ...
 
     def __call__(self, wide: Wide, clients: int, x: Inputs) -> Tensor:
-        """Inputs of shape (batch, clients, ...) to outputs of shape (batch, clients, ...)."""
+        """Map inputs (batch, clients, ...) to outputs (batch, clients, ...)."""
         ...
 
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-"""Where a layer keeps what is to be called with it."""
+"""The attributes of a layer with its hooks."""
 RELU, POINTWISE, ADD, BETWEEN, MEAN, FLATTEN = range(6)
-"""What functions in a graph do: to one tensor value by value, between tensors, along dimensions."""
+"""Kinds of functions in a graph: pointwise, between tensors, along dimensions."""
 _FUNCTIONS: dict[object, int] = {
     **dict.fromkeys((torch.relu, functional.relu, functional.relu_, "relu", "relu_"), RELU),
     **dict.fromkeys((torch.sigmoid, torch.tanh, "sigmoid", "tanh", "contiguous"), POINTWISE),
@@ -75,15 +74,15 @@ class GraphStep:
 
     node: fx.Node
     layer: nn.Module | None  # None: a function
-    function: int | None  # RELU, ...; None: none of these, or a layer
-    inputs: tuple[int, ...]  # numbers of values; 0 is the input of the graph, n that of step n - 1
+    function: int | None  # RELU, ...; None: another function, or a layer
+    inputs: tuple[int, ...]  # numbers of values; 0: input of the graph, n: output of step n - 1
     shapes: tuple[tuple[int, ...], ...]  # of the inputs
     shape: tuple[int, ...]
-    names: tuple[str | None, ...]  # of a layer's weight, bias and running statistics
+    names: tuple[str | None, ...]  # of the layer's weight, bias and running statistics
 
     @property
     def dims(self) -> list[int]:
-        """The dimensions that a mean is taken over."""
+        """The dimensions of a mean."""
         args = self.node.args
         dims: Any = self.node.kwargs.get("dim", args[1] if len(args) > 1 else ())
         dims = (dims,) if isinstance(dims, int) else dims or ()
@@ -96,10 +95,10 @@ class GraphStep:
 
 @dataclass(frozen=True)
 class Graph:
-    """What a module computes, step by step, for one batch of inputs; it holds no sizes of cuts."""
+    """The steps of a module for one batch of inputs; it contains no sizes of cuts."""
 
     steps: Sequence[GraphStep]
-    output: int  # the number of the value that is returned
+    output: int  # the number of the returned value
     shape: tuple[int, ...]  # of an example
 
 
@@ -110,11 +109,11 @@ class _Tracer(fx.Tracer):
 
 
 class _Measuring(fx.Interpreter):
-    """Notes the shape of every tensor; torch's own `ShapeProp` loads the compiler to do so."""
+    """Notes the shape of every tensor; torch's `ShapeProp` would import the compiler."""
 
     def __init__(self, module: fx.GraphModule) -> None:
         super().__init__(module)
-        self.extra_traceback = False  # an error's own words are enough
+        self.extra_traceback = False  # the message of an error is enough
 
     def run_node(self, n: fx.Node) -> Any:
         result = super().run_node(n)
@@ -124,14 +123,14 @@ class _Measuring(fx.Interpreter):
 
 
 def read_graph(module: nn.Module, example: Inputs) -> Graph:
-    """The graph of a module; raises `UnstackableError` if it has none that can be read."""
+    """Trace the graph of a module; raise `UnstackableError` if it cannot be traced."""
     if not isinstance(example, Tensor):
-        raise UnstackableError("it takes something else than one batch of inputs")
+        raise UnstackableError("it does not take a single batch of inputs")
     try:
         traced = fx.GraphModule(module, _Tracer().trace(module))
         with torch.no_grad():
             place = next((p.device for p in module.parameters()), example.device)
-            _Measuring(traced).run(example.to(place))  # a forecast's has no values
+            _Measuring(traced).run(example.to(place))  # the module may be on the meta device
     except Exception as error:
         raise UnstackableError(f"its graph cannot be traced: {error}") from error
     layers = dict(module.named_modules(remove_duplicate=False))
@@ -143,12 +142,12 @@ def read_graph(module: nn.Module, example: Inputs) -> Graph:
         if node.op == "output":
             out = node.args[0]
             if not isinstance(out, fx.Node) or len(_shape(out)) < 2:
-                raise UnstackableError("it returns something else than one batch of outputs")
+                raise UnstackableError("it does not return a single batch of outputs")
             return Graph(steps, numbers[out], tuple(example.shape[1:]))
         if node.op != "placeholder":
             steps.append(_step(node, numbers, layers, names))
         elif numbers or len(_shape(node)) < 2:
-            raise UnstackableError("it takes something else than one batch of inputs")
+            raise UnstackableError("it does not take a single batch of inputs")
         numbers[node] = len(numbers)
     raise UnstackableError("it returns nothing")
 
@@ -167,10 +166,10 @@ def _step(
     if layer is not None:
         kind = type(layer).__name__
         if "forward" in vars(layer) or any(getattr(layer, hooks) for hooks in HOOKS):
-            raise UnstackableError(f"a {kind} has hooks, or a forward of its own")
+            raise UnstackableError(f"a {kind} has hooks or a replaced forward")
         tensors = [getattr(layer, name, None) for name in _TENSORS]
         if any(tensor is not None and id(tensor) not in names for tensor in tensors):
-            raise UnstackableError(f"a {kind} computes with a tensor that it does not own")
+            raise UnstackableError(f"a {kind} uses a tensor that is not the model's")
         own_names = [None if tensor is None else names[id(tensor)] for tensor in tensors]
     return GraphStep(
         node,
@@ -204,9 +203,9 @@ _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
 class WideForward:
-    """The module's graph, every operator of which acts on each client's channels alone.
+    """The module's graph, in which every operator acts on each client's channels separately.
 
-    The graph holds no sizes, so the one of the whole module serves every cut of it.
+    The graph contains no sizes, so that of the whole module serves every cut.
     """
 
     def __init__(self, module: nn.Module, example: Inputs) -> None:
@@ -222,11 +221,11 @@ class WideForward:
         }
 
     def largest(self, rows: Mapping[str, int]) -> int:
-        """Convolutions and linear layers alone change the size of an activation upwards."""
+        """The largest activation; only convolutions and linear layers enlarge activations."""
         return max(self._inputs, *(rows[n] * k for n, k in self._pixels.items()), 0)
 
     def __call__(self, wide: Wide, clients: int, x: Inputs) -> Tensor:
-        """Run the graph; images in channels-last order, which CPU kernels of few channels want."""
+        """Run the graph; images are channels-last, which is faster on CPUs for few channels."""
         batch = first_column(x).flatten(1, 2)
         if batch.dim() == 4:
             batch = batch.contiguous(memory_format=torch.channels_last)
@@ -285,8 +284,8 @@ def _convolution(layer: Any, weight: str, bias: str | None) -> _Operator:
     ]
 
     point = all(size == 1 for size in layer.kernel_size) and not any(layer.padding)
-    # oneDNN's gradient of a strided 1 x 1 filter writes past its workspace where a channels-last
-    # image has few channels (uxlfoundation/oneDNN#6035); thinning the image first is the same
+    # oneDNN's gradient of a strided 1 x 1 filter writes past its workspace if a channels-last image
+    # has few channels (uxlfoundation/oneDNN#6035); slicing the image first is equivalent
     thin: tuple[Any, ...] = (..., *(slice(None, None, step) for step in layer.stride))
     stride = (1,) * len(layer.stride) if point else layer.stride
 
@@ -328,7 +327,7 @@ def _static_norm(layer: Any, weight: str, bias: str) -> _Operator:
 
 
 def _batch_norm(layer: Any, names: tuple[str | None, ...]) -> _Operator:
-    """Batch norm by the batch, which updates the running statistics; ``names`` are its tensors'."""
+    """Batch norm in training, which updates the running statistics; ``names`` of its tensors."""
     momentum, eps = layer.momentum, layer.eps
     if momentum is None:
         raise UnstackableError("a cumulative average counts the batches of one client")
@@ -341,7 +340,7 @@ def _batch_norm(layer: Any, names: tuple[str | None, ...]) -> _Operator:
 
 
 def _as_is(node: fx.Node) -> _Operator:
-    """The node's own function; only its tensors are put in."""
+    """The node's function with its constants; tensors are inserted."""
     target, constants = node.target, dict(node.kwargs)
     places = [i for i, a in enumerate(node.args) if isinstance(a, fx.Node)]
     arguments: list[Any] = list(node.args)

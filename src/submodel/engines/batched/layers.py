@@ -1,8 +1,8 @@
-"""Layers for all clients of a stack at once: the client axis comes first.
+"""Layers for all clients of a stack at once; the client axis is the first.
 
-A layer is computed by the first of its kernels that fits: torch's operators here, and C code in
-`engines/native`. Products are batched ones, and gradients of weights come out as they lie in
-memory, for which autograd's own would need a copy as large as the weights.
+A layer is computed by the first of its kernels that fits: operators of torch here, and C code in
+`engines/native`. Products are batched, and gradients of weights have the weights' memory layout,
+for which autograd would need a copy as large as the weights.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ Gradients = Sequence[Tensor | None]
 
 @dataclass(frozen=True)
 class Kernel:
-    """What computes a layer of tensors with the clients first, and its gradients."""
+    """An implementation of a layer, for tensors with the clients first, and of its gradients."""
 
     forward: Callable[..., tuple[Tensor, Gradients]]
-    """(tensors, settings ...) -> the output, and the tensors that the gradients need."""
+    """(tensors, settings ...) -> the output, and the tensors saved for the gradients."""
     backward: Callable[..., Gradients]
-    """(gradient of the output, whose gradients are needed, those tensors, settings ...)."""
+    """(gradient of the output, needed gradients, saved tensors, settings ...) -> gradients."""
     fits: Callable[..., bool] = lambda *_: True
-    """Return whether it takes such tensors."""
+    """Whether it supports these tensors."""
 
 
 class _Layer(torch.autograd.Function):
-    """A kernel as a function of torch."""
+    """A kernel as an autograd function."""
 
     @staticmethod
     def forward(
@@ -51,35 +51,35 @@ class _Layer(torch.autograd.Function):
 
 
 def run_kernel(kernel: Kernel, tensors: Sequence[Tensor | None], *settings: Any) -> Tensor:
-    """What a kernel makes of the tensors."""
+    """Apply a kernel to tensors."""
     out: Tensor = _Layer.apply(kernel, settings, *tensors)  # type: ignore[no-untyped-call]
     return out
 
 
 @dataclass(frozen=True)
 class LayerKernels:
-    """Layers, each by the first of its kernels that fits; the methods are as torch's functions."""
+    """Layers by the first of their kernels that fits; methods correspond to torch's functions."""
 
     kernels: Mapping[str, Sequence[Kernel]]
     fuses_norms: bool = False
-    """Return whether norms that are written out are computed as one."""
+    """Whether norms written as several operators are replaced by one kernel."""
 
     def find(self, name: str, *tensors: Tensor | None) -> Kernel | None:
-        """The kernel for a layer of these tensors, if there is one."""
+        """The kernel for a layer of these tensors, if any."""
         return next((one for one in self.kernels.get(name, ()) if one.fits(*tensors)), None)
 
     def _run(self, name: str, tensors: Sequence[Tensor | None], *settings: Any) -> Tensor:
         kernel = self.find(name, *tensors)
-        assert kernel is not None  # those of torch fit always
+        assert kernel is not None  # kernels of torch always fit
         return run_kernel(kernel, tensors, *settings)
 
     def linear(
         self, x: Tensor, weight: Tensor, bias: Tensor | None, inputs_first: bool = False
     ) -> Tensor:
-        """Every client's own linear layer.
+        """A linear layer per client.
 
         ``x`` is (clients, ..., inputs), ``weight`` (clients, outputs, inputs), or with
-        ``inputs_first`` (clients, inputs, outputs), as GPT-2 has it; ``bias`` (clients, outputs).
+        ``inputs_first`` (clients, inputs, outputs), as in GPT-2; ``bias`` (clients, outputs).
 
         >>> x, weight = torch.ones(2, 3, 4), torch.ones(2, 5, 4)
         >>> TORCH_KERNELS.linear(x, weight, torch.zeros(2, 5)).shape
@@ -91,7 +91,7 @@ class LayerKernels:
         return out.view(*x.shape[:-1], out.shape[-1])
 
     def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
-        """Layer norm with every client's own scale and shift.
+        """Layer norm with a scale and shift per client.
 
         ``x`` is (clients, ..., *normalised dimensions), scale and shift (clients, *these
         dimensions).
@@ -102,7 +102,7 @@ class LayerKernels:
         return self._run("layer_norm", _rows_of(x, weight, bias), eps).view(x.shape)
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float | None) -> Tensor:
-        """RMS norm with every client's own scale, as `layer_norm`.
+        """RMS norm with a scale per client; see `layer_norm`.
 
         >>> TORCH_KERNELS.rms_norm(torch.tensor([[[3.0, 4.0]]]), torch.ones(1, 2), 0.0)
         tensor([[[0.8485, 1.1314]]])
@@ -112,7 +112,7 @@ class LayerKernels:
 
     @property
     def activations(self) -> Mapping[str, Callable[[Tensor], Tensor]]:
-        """Those that a kernel computes, of gelu_tanh, gelu and silu."""
+        """The activations with a kernel, of gelu_tanh, gelu and silu."""
         return {
             name: lambda x, name=name: self._activate(name, x)  # type: ignore[misc]
             for name in (*_PLAIN, "gelu_tanh")
@@ -126,7 +126,7 @@ class LayerKernels:
     def cross_entropy(
         self, rows: Tensor, labels: Tensor, no_label: int, smoothing: float
     ) -> Tensor:
-        """The loss of every row of (rows, classes), 0 where the label is ``no_label``."""
+        """The loss of every row of (rows, classes); 0 if the label is ``no_label``."""
         kernel = None if smoothing else self.find("cross_entropy", rows)
         if kernel is None:
             return functional.cross_entropy(
@@ -137,9 +137,9 @@ class LayerKernels:
     def attend(
         self, query: Tensor, key: Tensor, value: Tensor, is_causal: bool, scale: float | None
     ) -> Tensor | None:
-        """Attention without a mask; None where torch's own is to do it.
+        """Attention without a mask; None if no kernel fits.
 
-        ``key`` and ``value`` may have fewer heads than ``query``, each of which several share.
+        ``key`` and ``value`` may have fewer heads than ``query``, each shared by several.
         """
         kernel = self.find("attention", query, key, value)
         if kernel is None:
@@ -150,10 +150,10 @@ class LayerKernels:
     def attention(
         self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **options: Any
     ) -> Tensor:
-        """Scaled dot-product attention with the clients in the batch, where its kernels are fast.
+        """Scaled dot-product attention with the clients in the batch dimension.
 
-        ``query`` is (clients, ..., length, size), ``key`` and ``value`` with a length of their own;
-        ``mask`` is (clients, ...) or, with a first dimension of 1, everybody's.
+        ``query`` is (clients, ..., length, size); ``key`` and ``value`` may have another length;
+        ``mask`` is (clients, ...), or for all clients with a first dimension of 1.
 
         >>> x = torch.ones(2, 3, 4, 5, 6)
         >>> TORCH_KERNELS.attention(x, x, x, None, is_causal=True).shape
@@ -175,7 +175,7 @@ class LayerKernels:
                 mask = mask[0]
             else:
                 mask = mask.expand(clients, batch, *mask.shape[2:]).flatten(0, 1)
-        if width < 2:  # the kernels want heads
+        if width < 2:  # the kernels need a dimension of heads
             parts = [t.unsqueeze(1) for t in parts]
             mask = None if mask is None else mask.unsqueeze(-3)
         query, key, value = parts
@@ -193,10 +193,10 @@ class LayerKernels:
         return out if lead else out.squeeze(1)
 
     def embedding(self, ids: Tensor, table: Tensor, padding: int | None) -> Tensor:
-        """Rows of every client's own table; that of the padding token has no gradient.
+        """Rows of a table per client; the row of the padding token has no gradient.
 
-        ``ids`` are (clients, ...), ``table`` is (clients, rows, values); ``padding``: the number of
-        the padding token, if there is one.
+        ``ids`` are (clients, ...), ``table`` is (clients, rows, values); ``padding`` is the number
+        of the padding token, if any.
 
         >>> ids, table = torch.tensor([[0], [1]]), torch.arange(4.0).view(2, 2, 1)
         >>> TORCH_KERNELS.embedding(ids, table, None).flatten()
@@ -205,7 +205,7 @@ class LayerKernels:
         rows = table.shape[1]
         if ids.device.type == "cpu" and ids.numel():
             least, most = ids.aminmax()
-            if bool(least < 0) or bool(most >= rows):  # it would be a row of another client
+            if bool(least < 0) or bool(most >= rows):  # this would read another client's rows
                 raise IndexError("index out of range in self")
         first = torch.arange(0, len(table) * rows, rows, device=ids.device)
         places = ids + first.view(-1, *[1] * (ids.dim() - 1))
@@ -222,7 +222,7 @@ _PLAIN: Mapping[str, Callable[[Tensor], Tensor]] = {
 def in_one_type(
     x: Tensor, weight: Tensor, bias: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """What autocast would do with the inputs of a product."""
+    """Convert the operands of a product as autocast would."""
     kind = x.device.type
     if not torch.is_autocast_enabled(kind):
         return x, weight, bias
@@ -231,13 +231,13 @@ def in_one_type(
 
 
 def _rows_of(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> list[Tensor | None]:
-    """(clients, rows, values), and scale and shift of each client's rows."""
+    """Reshape to (clients, rows, values), and scale and shift to (clients, values)."""
     flat = [None if t is None else t.reshape(len(x), -1) for t in (weight, bias)]
     return [x.reshape(len(x), -1, math.prod(weight.shape[1:])), *flat]
 
 
 def _pad_to(dims: int, tensor: Tensor) -> Tensor:
-    """With dimensions of one after the clients', so that there are so many."""
+    """Insert dimensions of one after the clients' up to ``dims`` dimensions."""
     return tensor.reshape(len(tensor), *[1] * (dims - tensor.dim()), *tensor.shape[1:])
 
 
@@ -249,7 +249,7 @@ def _heads_fit(
     enable_gqa: bool = False,
     **_options: Any,
 ) -> bool:
-    """Whether shapes are those of one attention, perhaps with heads that share their keys."""
+    """Return whether shapes fit one attention, perhaps with heads that share keys."""
     if not query.dim() == key.dim() == value.dim() == 4:
         return False
     (batch, heads, places, _), (key_batch, key_heads, others, _) = query.shape, key.shape
@@ -261,7 +261,7 @@ def _heads_fit(
     )
 
 
-# Layers by operators of torch: a function and its gradients each. -------------------------------
+# Layers by operators of torch: forward and backward functions. ----------------------------------
 
 
 def _linear(
@@ -287,7 +287,7 @@ def _linear_backward(
 
 
 _MANY_VALUES = 1 << 14
-"""From here on, operators take longer than calling them."""
+"""The number of values from which on operators take longer than their calls."""
 
 
 def _layer_norm(
@@ -301,7 +301,7 @@ def _layer_norm(
 
 
 def _normalise(rows: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Layer norm without scale and shift, its means and its factors; 1.3 to 2.4x torch's own."""
+    """Layer norm without scale and shift, means and factors; 1.3 to 2.4x as fast as torch's."""
     if rows.dtype not in (torch.float32, torch.float64) or rows.numel() < _MANY_VALUES:
         return torch.native_layer_norm(rows, rows.shape[2:], None, None, eps)
     mean = rows.mean(-1, keepdim=True)
@@ -354,28 +354,28 @@ def _rms_norm_backward(
 
 
 # 0.5 x (1 + tanh u) = x sigmoid(2 u) with u = sqrt(2 / pi) (x + 0.044715 x^3); torch's own operator
-# takes 2.4 times as long, nearly all of it for the hyperbolic tangent
+# takes 2.4 times as long, mainly for the hyperbolic tangent
 _FIRST = 2 * math.sqrt(2 / math.pi)
 _CUBIC = 0.044715 * _FIRST
 
 
 def _gelu_tanh(x: Tensor) -> tuple[Tensor, Gradients]:
-    share = (x * x).mul_(_CUBIC).add_(_FIRST).mul_(x).sigmoid_()
-    return x * share, (x, share)
+    gate = (x * x).mul_(_CUBIC).add_(_FIRST).mul_(x).sigmoid_()
+    return x * gate, (x, gate)
 
 
 def _gelu_tanh_backward(
-    upstream: Tensor, _needs: Sequence[bool], x: Tensor, share: Tensor
+    upstream: Tensor, _needs: Sequence[bool], x: Tensor, gate: Tensor
 ) -> Gradients:
     slope = (x * x).mul_(3 * _CUBIC).add_(_FIRST).mul_(x)
-    of_x: Tensor = torch.ops.aten.sigmoid_backward(slope, share)
-    return (of_x.add_(share).mul_(upstream),)
+    of_x: Tensor = torch.ops.aten.sigmoid_backward(slope, gate)
+    return (of_x.add_(gate).mul_(upstream),)
 
 
 def _embedding(
     table: Tensor, places: Tensor, no_gradient: Tensor | None, _shape: Sequence[int]
 ) -> tuple[Tensor, Gradients]:
-    """Rows of a table at places of all tables below each other."""
+    """Rows at ``places`` of the concatenated tables."""
     flat = places.reshape(-1)
     rows = table.flatten(0, 1).index_select(0, flat)
     return rows.view(*places.shape, -1), (flat, no_gradient)
@@ -388,7 +388,7 @@ def _embedding_backward(
     no_gradient: Tensor | None,
     shape: Sequence[int],
 ) -> Gradients:
-    """Rows that were taken more than once have the sum."""
+    """Sum gradients over repeated rows."""
     if no_gradient is not None:
         upstream = upstream.masked_fill(no_gradient.unsqueeze(-1), 0.0)
     clients, rows, values = shape
@@ -398,10 +398,10 @@ def _embedding_backward(
 
 
 _LARGEST_HEAD, _LENGTHS, _MOST_SCORES = 8, range(16, 129), 1 << 19
-"""Where batched products are quicker than torch's kernel, which goes head by head.
+"""Limits within which batched products are faster than torch's kernel, which loops over heads.
 
-Twice as quick with heads of 4 or 8 values (32 sequences of 32 or 64 places, four heads, forward and
-back), 0.8 to 1.2 times with 16, half as quick with 8 places.
+They are twice as fast with heads of 4 or 8 values (32 sequences of 32 or 64 places, four heads,
+forward and backward), 0.8 to 1.2 times with 16, and half as fast with 8 places.
 """
 
 
@@ -420,10 +420,10 @@ def _has_small_heads(query: Tensor, key: Tensor, value: Tensor) -> bool:
 def _attention(
     query: Tensor, key: Tensor, value: Tensor, is_causal: bool, scale: float
 ) -> tuple[Tensor, Gradients]:
-    """(batch, heads, places, values), keys and values perhaps of fewer heads, each of several.
+    """Attention of (batch, heads, places, values); keys and values may have fewer heads.
 
-    Heads that share their keys are further places of one. Products have their long side last, as
-    narrow ones are slow.
+    Heads that share keys are treated as further places of one head. Products have the long side
+    last, as narrow ones are slow.
     """
     batch, heads, places, _ = query.shape
     groups = batch * key.shape[1]

@@ -1,12 +1,12 @@
-"""What a step of a stack comes to: the operators that run below autograd and vmap, in their order.
+"""Recording of a step of a stack: the operators below autograd and vmap, in order of execution.
 
-A recording is made while a step is computed. It holds numbers for tensors and no tensor but those
-that came from elsewhere, such as a module's buffers; shapes and strides are part of it.
+A recording is made while a step is computed. It refers to tensors by numbers, and contains only
+tensors from outside, such as a module's buffers; shapes and strides are part of it.
 
-A program repeats a recorded step: the same operators on the same values in the same order, so that
-results are the same bit for bit. Views are taken from the tensor whose memory they are, once each;
-what nobody uses is left out, what no input enters is computed once; and a tensor goes as soon as
-nobody needs it any more.
+A program replays a recorded step: the same operators on the same values in the same order, so that
+results are equal bit for bit. Each view is taken once, from the tensor that owns the memory; unused
+results are omitted, results that do not depend on inputs are computed once, and a tensor is freed
+after its last use.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ from submodel.core.randomness import seeded
 from submodel.model.axes.keep import DispatchMode
 
 READ = torch.ops.aten._local_scalar_dense.default
-"""The operator by which code asks for a value."""
+"""The operator that reads a value."""
 _MARK = "_submodel_number"
 _READERS: set[object] = {Tensor.tolist, Tensor.numpy, Tensor.data_ptr, Tensor.__array__}
-"""Ways to a tensor's values that no operator shows."""
+"""Functions that read a tensor's values without an operator."""
 
 
 class UnrecordableError(Exception):
-    """Why a step cannot be repeated by its operators alone, in words."""
+    """Raised if a step cannot be replayed by its operators alone, with the reason."""
 
 
 @dataclass(frozen=True)
-class Slot:
-    """A tensor of a recording, by its number."""
+class TensorRef:
+    """A reference to a tensor of a recording by its number."""
 
     number: int
 
 
 @dataclass(frozen=True)
 class MemoryLayout:
-    """How a tensor lies in the memory of another, or in its own."""
+    """The layout of a tensor in the memory of its root tensor, perhaps itself."""
 
-    root: int  # the number of the tensor whose memory it is
+    root: int  # the number of the tensor that owns the memory
     size: tuple[int, ...]
     stride: tuple[int, ...]
     offset: int  # from the first value of the root
@@ -55,34 +55,37 @@ class MemoryLayout:
 
 @dataclass(frozen=True)
 class OperatorCall:
-    """One operator. Tensors among the arguments are slots; None is an output that is no tensor."""
+    """One call of an operator.
+
+    Tensors in the arguments are `TensorRef`; None stands for an output that is not a tensor.
+    """
 
     operator: OpOverload | Callable[..., Any]
     arguments: tuple[Any, ...]
     keywords: Mapping[str, Any]
     outputs: tuple[int | None, ...]
-    is_sequence: bool  # whether it returns several outputs, or one
+    is_sequence: bool  # whether it returns a sequence of outputs
     writes: tuple[int, ...] = ()  # roots of the memory that it changes
-    answer: bool | float | None = None  # of an operator that reads a value: what it read
+    answer: bool | float | None = None  # the value read by `READ`
 
 
 @dataclass(frozen=True)
 class Recording:
-    """A step: inputs have the first numbers."""
+    """A recorded step; inputs have the first numbers."""
 
     inputs: int
     calls: tuple[OperatorCall, ...]
     layouts: Mapping[int, MemoryLayout]
     types: Mapping[int, torch.dtype]
-    constants: Mapping[int, Tensor]  # tensors from elsewhere
+    constants: Mapping[int, Tensor]  # tensors from outside
     outputs: tuple[int, ...]
 
 
 def record(compute: Callable[[], Sequence[Tensor]], inputs: Sequence[Tensor]) -> Recording:
-    """Compute something, and note how.
+    """Run a computation and record its operators.
 
-    A value that is asked for, as by ``bool``, becomes part of the recording. What Python does
-    beside the operators does not.
+    A value read by code, for example by ``bool``, becomes part of the recording; other Python code
+    does not.
 
     >>> x = torch.ones(2)
     >>> [str(call.operator) for call in record(lambda: [x + x], [x]).calls]
@@ -104,7 +107,7 @@ def record(compute: Callable[[], Sequence[Tensor]], inputs: Sequence[Tensor]) ->
 
 
 class _NoHiddenReads(TorchFunctionMode):
-    """Values that Python takes from a tensor are part of no recording."""
+    """Refuses functions that read values of a tensor without an operator."""
 
     def __torch_function__(
         self,
@@ -113,14 +116,14 @@ class _NoHiddenReads(TorchFunctionMode):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Refuse what reads; everything else goes on."""
+        """Refuse functions that read values; call all others."""
         if func in _READERS:
             raise UnrecordableError(f"its code reads values by {getattr(func, '__name__', func)}")
         return func(*args, **(kwargs or {}))
 
 
 class _Recorder(DispatchMode):
-    """Notes every operator that comes through."""
+    """Dispatch mode that records every operator."""
 
     def __init__(self, inputs: Sequence[Tensor]) -> None:
         super().__init__()
@@ -130,12 +133,12 @@ class _Recorder(DispatchMode):
         self.constants: dict[int, Tensor] = {}
         self._token = object()
         self._count = 0
-        self._foreign = set(range(len(inputs)))  # what a step must not change
+        self._foreign = set(range(len(inputs)))  # tensors that a step must not change
         for tensor in inputs:
             self._enter(tensor)
 
     def number(self, tensor: Tensor) -> int:
-        """A tensor's number; one that nobody made in here is from elsewhere."""
+        """A tensor's number; a tensor without one comes from outside and becomes a constant."""
         mark = vars(tensor).get(_MARK)
         if mark is not None and mark[0] is self._token:
             number: int = mark[1]
@@ -149,7 +152,7 @@ class _Recorder(DispatchMode):
         return self.layouts[self.number(tensor)].root in self._foreign
 
     def _enter(self, tensor: Tensor, source: Tensor | None = None) -> int:
-        """A new number, as a view of ``source`` or with memory of its own."""
+        """Assign a number to a view of ``source``, or to a tensor with memory of its own."""
         number, root, offset = self._count, self._count, 0
         self._count += 1
         vars(tensor)[_MARK] = self._token, number
@@ -169,20 +172,20 @@ class _Recorder(DispatchMode):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """OperatorCall the operator, and note the call."""
+        """Run the operator, and record the call."""
         keywords = dict(kwargs or {})
         _refuse(func, args)
         sources = _tensors((args, keywords))
-        slots = tree_map_only(Tensor, lambda t: Slot(self.number(t)), (tuple(args), keywords))
+        refs = tree_map_only(Tensor, lambda t: TensorRef(self.number(t)), (tuple(args), keywords))
         writes = self._writes(func, args, keywords)
         if func is torch.ops.aten.as_strided.default and self._is_foreign(args[0]):
-            raise UnrecordableError(f"{func} says where in memory a tensor from elsewhere lies")
+            raise UnrecordableError(f"{func} depends on the memory layout of an outside tensor")
         result = func(*args, **keywords)
         is_sequence = isinstance(result, tuple | list)
         outputs = tuple(self._output(r, sources) for r in (result if is_sequence else [result]))
         answer = result if func is READ else None
         self.calls.append(
-            OperatorCall(func, slots[0], slots[1], outputs, is_sequence, writes, answer)
+            OperatorCall(func, refs[0], refs[1], outputs, is_sequence, writes, answer)
         )
         return result
 
@@ -199,7 +202,7 @@ class _Recorder(DispatchMode):
     def _writes(
         self, func: OpOverload, args: Sequence[Any], keywords: Mapping[str, Any]
     ) -> tuple[int, ...]:
-        """The roots that an operator changes."""
+        """The roots of the memory that an operator changes."""
         if not func._schema.is_mutable:
             return ()
         roots = []
@@ -209,23 +212,23 @@ class _Recorder(DispatchMode):
             value = args[place] if place < len(args) else keywords.get(argument.name)
             tensors = _tensors([value])
             if any(map(self._is_foreign, tensors)):
-                raise UnrecordableError(f"{func} changes a tensor from elsewhere")
+                raise UnrecordableError(f"{func} changes an outside tensor")
             roots += [self.layouts[self.number(tensor)].root for tensor in tensors]
         return tuple(roots)
 
 
 def _refuse(func: OpOverload, args: Sequence[Any]) -> None:
-    """What would not be the same the next time."""
+    """Raise for operators that may differ in the next step."""
     tags = func.tags
     reads = torch.Tag.data_dependent_output in tags and func is not READ
     takes_rows = func is torch.ops.aten.index.Tensor and not any(
         isinstance(t, Tensor) and t.dtype in (torch.bool, torch.uint8) for t in args[1]
     )
     if reads or (torch.Tag.dynamic_output_shape in tags and not takes_rows):
-        raise UnrecordableError(f"what {func} returns depends on values")
+        raise UnrecordableError(f"the result of {func} depends on values")
     name = func._schema.name
     if "batch_norm" in name and "backward" not in name and _tensors(args[3:5]):
-        raise UnrecordableError(f"{func} changes running statistics")  # it does not say so
+        raise UnrecordableError(f"{func} changes running statistics")  # its schema omits this
 
 
 def _tensors(value: Any) -> list[Tensor]:
@@ -240,24 +243,24 @@ def _memory(tensor: Tensor) -> int:
 Program = Callable[[Sequence[Tensor]], list[Tensor]]
 """Inputs -> outputs."""
 _MOST_KEPT = 1 << 16
-"""The most values of a tensor that is computed once and kept."""
+"""The largest number of values of a tensor that is computed once and kept."""
 DIRECT_CALLS: dict[object, Callable[..., Any]] = {}
-"""Operators that are functions of Python, and these: calling them spares torch's dispatcher."""
+"""Operators that are Python functions, with the function, whose call avoids torch's dispatcher."""
 _VIEW = torch.ops.aten.as_strided.default
 _VALUE_FREE = (torch.ops.aten.ones_like.default, torch.ops.aten.zeros_like.default)
-"""Operators that ask for the shape of a tensor, and not for its values."""
+"""Operators that depend on the shape of a tensor, not on its values."""
 
 
-class OtherWayError(Exception):
-    """Code asks for a value, and it is not the one of the recording."""
+class ReplayMismatchError(Exception):
+    """Raised if a read value differs from the recorded one."""
 
 
 Fuse = Callable[[Sequence[OperatorCall], Recording, Sequence[int]], list[OperatorCall]]
-"""(calls, their recording, the numbers of its results) -> the calls, some of them as one."""
+"""(calls, their recording, the numbers of its results) -> the calls, some of them fused."""
 
 
 def make_program(recording: Recording, fuse: Fuse | None = None) -> Program:
-    """A function that repeats a recorded step; to be called without autograd.
+    """A function that replays a recorded step, without autograd.
 
     >>> x = torch.ones(2)
     >>> make_program(record(lambda: [x.view(2, 1).view(2) + 1], [x]))([torch.zeros(2)])
@@ -267,17 +270,17 @@ def make_program(recording: Recording, fuse: Fuse | None = None) -> Program:
 
 
 class _Writer:
-    """Writes the function line by line: a loop over calls would take as long as small operators."""
+    """Generates the code of the program, as a loop over calls would be slow for small operators."""
 
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
-        self._names: dict[str, Any] = {"view": torch.as_strided, "OtherWay": OtherWayError}
+        self._names: dict[str, Any] = {"view": torch.as_strided, "Mismatch": ReplayMismatchError}
         self._constants = dict(recording.constants)
-        self._equal: dict[int, int] = {}  # number of a view -> of the same view, taken before
+        self._equal: dict[int, int] = {}  # number of a view -> number of an earlier equal view
         self._changing_roots = {root for call in recording.calls for root in call.writes}
 
     def program(self, fuse: Fuse | None) -> Program:
-        """The function itself."""
+        """Generate the function."""
         calls = self._drop_unused(self._keep_constants(self._root_views()))
         results = [self._first(number) for number in self._recording.outputs]
         if fuse is not None:
@@ -304,7 +307,7 @@ class _Writer:
         return self._equal.get(number, number)
 
     def _root_views(self) -> list[OperatorCall]:
-        """The calls, with every view taken from its root, and taken once."""
+        """The calls with every view taken once, from its root."""
         calls: list[OperatorCall] = []
         layouts, views = self._recording.layouts, dict[MemoryLayout, int]()
         for call in self._recording.calls:
@@ -320,13 +323,15 @@ class _Writer:
                         calls.append(_view_call(layout, number))
                 continue
             arguments, keywords = tree_map_only(
-                Slot, lambda s: Slot(self._first(s.number)), (call.arguments, dict(call.keywords))
+                TensorRef,
+                lambda s: TensorRef(self._first(s.number)),
+                (call.arguments, dict(call.keywords)),
             )
             calls.append(replace(call, arguments=arguments, keywords=keywords))
         return calls
 
     def _keep_constants(self, calls: Sequence[OperatorCall]) -> list[OperatorCall]:
-        """The calls that inputs enter; what others make becomes a constant, if it is small."""
+        """The calls that depend on inputs; small results of the others become constants."""
         layouts, rest = self._recording.layouts, []
         for call in calls:
             if (
@@ -344,9 +349,9 @@ class _Writer:
         return rest
 
     def _keep(self, call: OperatorCall) -> None:
-        """Compute what a call makes, now and for good."""
+        """Compute the results of a call as constants."""
         arguments, keywords = tree_map_only(
-            Slot, lambda slot: self._sample(slot.number), (call.arguments, dict(call.keywords))
+            TensorRef, lambda ref: self._sample(ref.number), (call.arguments, dict(call.keywords))
         )
         if call.operator is _VIEW:
             arguments = (*arguments[:3], arguments[0].storage_offset() + arguments[3])
@@ -358,14 +363,14 @@ class _Writer:
                 self._constants[number] = part
 
     def _sample(self, number: int) -> Tensor:
-        """A constant, or something of a tensor's shape and type."""
+        """A constant, or an empty tensor of the recorded shape and type."""
         if number in self._constants:
             return self._constants[number]
         layout, kind = self._recording.layouts[number], self._recording.types[number]
         return torch.empty_strided(layout.size, layout.stride, dtype=kind)
 
     def _drop_unused(self, calls: Sequence[OperatorCall]) -> list[OperatorCall]:
-        """Those whose results are used, that change a tensor or that ask for a value."""
+        """The calls whose results are used, that change a tensor, or that read a value."""
         live_numbers = {self._first(number) for number in self._recording.outputs}
         rest = []
         for call in reversed(calls):
@@ -379,11 +384,11 @@ class _Writer:
         return rest[::-1]
 
     def _line(self, call: OperatorCall) -> str:
-        """A call, written out."""
+        """A call as a line of code."""
         arguments = [self._text(value) for value in call.arguments]
         if call.answer is not None:
-            return f"if {arguments[0]}.item() != {self._bind(call.answer)}: raise OtherWay"
-        if call.operator is _VIEW:  # offsets count from the root's own
+            return f"if {arguments[0]}.item() != {self._bind(call.answer)}: raise Mismatch"
+        if call.operator is _VIEW:  # offsets are relative to the root's
             tensor, size, stride, offset = arguments
             start = f", {tensor}.storage_offset() + {offset}" if call.arguments[3] else ""
             line = f"view({tensor}, {size}, {stride}{start})"
@@ -398,30 +403,30 @@ class _Writer:
         return f"[{', '.join(targets)}] = {line}" if call.is_sequence else f"{targets[0]} = {line}"
 
     def _text(self, value: Any) -> str:
-        """An argument, as it is written."""
-        if isinstance(value, Slot):
+        """An argument as code."""
+        if isinstance(value, TensorRef):
             return f"v{value.number}"
-        if any(isinstance(leaf, Slot) for leaf in tree_leaves([value])):
+        if any(isinstance(leaf, TensorRef) for leaf in tree_leaves([value])):
             return f"[{', '.join(map(self._text, value))}]"
         return self._bind(value)
 
     def _bind(self, value: Any) -> str:
-        """A name for something."""
+        """Bind a value to a new name."""
         name = f"c{len(self._names)}"
         self._names[name] = value
         return name
 
 
 def _view_call(layout: MemoryLayout, number: int) -> OperatorCall:
-    """The one operator that takes any view."""
-    place = Slot(layout.root), layout.size, layout.stride, layout.offset
+    """A call of the operator that makes any view."""
+    place = TensorRef(layout.root), layout.size, layout.stride, layout.offset
     return OperatorCall(_VIEW, place, {}, (number,), False)
 
 
 def tensors_read(call: OperatorCall) -> list[int]:
-    """The tensors that a call is given."""
+    """The tensors that a call reads."""
     parts = tree_leaves((call.arguments, dict(call.keywords)))
-    return [part.number for part in parts if isinstance(part, Slot)]
+    return [part.number for part in parts if isinstance(part, TensorRef)]
 
 
 def tensors_made(call: OperatorCall) -> list[int]:

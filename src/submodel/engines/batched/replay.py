@@ -1,9 +1,9 @@
-"""Steps of stacks that are repeated by their operators alone, once they came up often enough.
+"""Replay of frequent steps of stacks by their recorded operators.
 
-What autograd, vmap and Python do around the operators of a small step takes longer than these, and
-comes to the same operators every time. So a kind of step that came up a few times is recorded,
-tried against the usual way bit for bit, and repeated from then on. What a module does in Python
-alone, such as counting its own calls, is done for recorded steps no more.
+For small steps, the overhead of autograd, vmap and Python takes longer than the operators, which
+are the same every time. So a kind of step that has occurred several times is recorded, checked
+against the usual computation bit for bit, and replayed from then on. Python side effects of a
+module, such as counting its calls, do not happen in replayed steps.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from torch import Tensor, nn
 from submodel.algorithm.types import Task
 from submodel.engines.batched.forward import HOOKS, Forward, WideForward
 from submodel.engines.batched.recording import Fuse, Program, make_program, record
-from submodel.engines.batched.stack import Compute, Share, StepOutcome
+from submodel.engines.batched.stack import Compute, StackSlice, StepOutcome
 from submodel.engines.batched.vmap import MappedForward
 from submodel.model.inputs import Inputs, columns
 
 _log = logging.getLogger(__name__)
 
 USUAL_STEPS, USUAL_WIDE_STEPS = 8, 32
-"""So many steps of a kind are computed the usual way; the last of them is recorded.
+"""The number of steps of a kind to compute the usual way; the last of them is recorded.
 
-Recording takes what some ten repeated steps save (small GPT-2: 40 ms against 4), and more where
-clients are folded into channels, which leaves less around the operators (20 ms against 0.5). How
-many are to come is not known here: a kind that was met so often is taken to be met as often again.
+Recording costs the savings of about ten replayed steps (small GPT-2: 40 ms against 4), and more if
+clients are folded into channels, which has less overhead (20 ms against 0.5). The number of future
+steps is not known here; a kind is assumed to occur as often again.
 """
 _KEPT_KINDS = 128
 _MOST_VALUES, _MOST_WIDE_VALUES = 1 << 22, 1 << 19
-"""Of all inputs of a step: beyond, operators take so long that the rest hardly counts."""
+"""Largest numbers of values in the inputs of a step; beyond, overhead hardly matters."""
 _MOST_MISSES = 8
 
 
 @dataclass(frozen=True)
 class StepKind:
-    """What makes the steps of stacks alike, if batches are of one shape; and when to record one."""
+    """A key of steps with equal operators for equal batch shapes, and the limits for recording."""
 
     key: Hashable
     usual_steps: int = USUAL_STEPS
@@ -49,7 +49,7 @@ class StepKind:
 
     @classmethod
     def of(cls, forward: Forward, task: Task, has_scaler: bool) -> StepKind | None:
-        """The kind of a stack's steps; None: not operators of torch alone, or hooks watch them."""
+        """The kind of a stack's steps; None if it uses other code than torch's, or hooks."""
         capacity = task.assignment.capacity if has_scaler else None
         key = task.cut.shape_key, capacity, tuple(task.scales), task.work.precision
         if isinstance(forward, WideForward):
@@ -60,14 +60,14 @@ class StepKind:
 
 
 @dataclass(frozen=True)
-class _Form:
-    """An outcome without its tensors."""
+class _Structure:
+    """The structure of an outcome without its tensors."""
 
     counts: list[float] | None
     has_gradient: tuple[bool, ...]
 
     @classmethod
-    def of(cls, outcome: StepOutcome) -> _Form:
+    def of(cls, outcome: StepOutcome) -> _Structure:
         counts = None if isinstance(outcome.counts, Tensor) else outcome.counts
         return cls(counts, tuple(gradient is not None for gradient in outcome.gradients))
 
@@ -81,18 +81,18 @@ class _Form:
 
 
 @dataclass
-class _Book:
-    """What is known of a kind of steps."""
+class _History:
+    """The state of a kind of steps."""
 
     steps: int = 0
     misses: int = 0
-    form: _Form | None = None
+    structure: _Structure | None = None
     program: Program | None = None
-    is_proved: bool = False
+    is_verified: bool = False
 
 
 class Replays:
-    """The steps that an engine repeats.
+    """The recorded steps of an engine.
 
     >>> replays, x = Replays(), torch.ones(3)
     >>> for _ in range(USUAL_STEPS + 2):
@@ -102,59 +102,58 @@ class Replays:
     """
 
     def __init__(self, fuse: Fuse | None = None) -> None:
-        """No steps yet."""
         self._fuse = fuse
-        self._books: OrderedDict[Hashable, _Book] = OrderedDict()
+        self._histories: OrderedDict[Hashable, _History] = OrderedDict()
 
     @property
     def programs(self) -> int:
-        """How many kinds of steps are repeated by their operators."""
-        return sum(book.is_proved for book in self._books.values())
+        """The number of kinds of steps that are replayed."""
+        return sum(history.is_verified for history in self._histories.values())
 
-    def of_share(
+    def of_slice(
         self,
         kind: StepKind | None,
-        share: Share,
+        part: StackSlice,
         compute: Compute,
         x: Inputs,
         y: Tensor,
         present: Tensor | None,
     ) -> StepOutcome:
-        """What a step of a share computes."""
+        """Compute a step of a slice of a stack."""
         if kind is None:
-            return share.outcome(*compute(x, y))
+            return part.outcome(*compute(x, y))
         batch = [*columns(x).values(), y, *([] if present is None else [present])]
         shapes = tuple((t.shape, t.stride(), t.dtype) for t in batch)
-        inputs = [*share.tensors.values(), *share.scales.values(), *batch]
-        kind = replace(kind, key=(kind.key, share.clients, shapes))
-        return self.outcome(kind, inputs, lambda: share.outcome(*compute(x, y)))
+        inputs = [*part.tensors.values(), *part.scales.values(), *batch]
+        kind = replace(kind, key=(kind.key, part.clients, shapes))
+        return self.outcome(kind, inputs, lambda: part.outcome(*compute(x, y)))
 
     def outcome(
         self, kind: StepKind, inputs: Sequence[Tensor], compute: Callable[[], StepOutcome]
     ) -> StepOutcome:
-        """What a step computes.
+        """Compute a step by replay if possible.
 
-        ``kind`` has a key for the operators that run and the shapes of all tensors; ``inputs`` are
-        all tensors that differ between such steps.
+        ``kind`` has a key for the operators and the shapes of all tensors; ``inputs`` are all
+        tensors that differ between such steps.
         """
-        book = self._books.setdefault(kind.key, _Book())
-        self._books.move_to_end(kind.key)
-        if len(self._books) > _KEPT_KINDS:
-            self._books.popitem(last=False)
-        book.steps += 1
-        if book.is_proved:
-            outcome = _repeat(book, inputs)
+        history = self._histories.setdefault(kind.key, _History())
+        self._histories.move_to_end(kind.key)
+        if len(self._histories) > _KEPT_KINDS:
+            self._histories.popitem(last=False)
+        history.steps += 1
+        if history.is_verified:
+            outcome = _repeat(history, inputs)
             return compute() if outcome is None else outcome
         usual = compute()
-        if book.program is not None:
-            _prove(book, inputs, usual)
-        elif book.steps == kind.usual_steps and _count(inputs) <= kind.most_values:
-            _record(book, inputs, compute, usual, self._fuse)
+        if history.program is not None:
+            _verify(history, inputs, usual)
+        elif history.steps == kind.usual_steps and _count(inputs) <= kind.most_values:
+            _record(history, inputs, compute, usual, self._fuse)
         return usual
 
 
 def _has_hooks(module: nn.Module) -> bool:
-    """Whether code of the user's is to be called with a layer; our own hooks select outputs."""
+    """Return whether layers have hooks of the user; our own hooks select outputs."""
     hooks = (hook for layer in module.modules() for place in HOOKS
              for hook in getattr(layer, place).values())  # fmt: skip
     return any(type(hook).__module__.partition(".")[0] != "submodel" for hook in hooks)
@@ -164,22 +163,22 @@ def _count(tensors: Sequence[Tensor]) -> int:
     return sum(tensor.numel() for tensor in tensors)
 
 
-def _repeat(book: _Book, inputs: Sequence[Tensor]) -> StepOutcome | None:
-    """The recorded operators; None if the step must be computed the usual way."""
-    assert book.program is not None
-    assert book.form is not None
+def _repeat(history: _History, inputs: Sequence[Tensor]) -> StepOutcome | None:
+    """Run the recorded operators; None if the step must be computed the usual way."""
+    assert history.program is not None
+    assert history.structure is not None
     try:
         with torch.no_grad():
-            return book.form.fill(book.program(inputs))
-    except Exception:  # another way through the code; or an error, which the usual way explains
-        book.misses += 1
-        if book.misses == _MOST_MISSES:
-            book.program, book.is_proved = None, False
+            return history.structure.fill(history.program(inputs))
+    except Exception:  # another branch, or an error that the usual computation raises again
+        history.misses += 1
+        if history.misses == _MOST_MISSES:
+            history.program, history.is_verified = None, False
         return None
 
 
 def _record(
-    book: _Book,
+    history: _History,
     inputs: Sequence[Tensor],
     compute: Callable[[], StepOutcome],
     usual: StepOutcome,
@@ -189,23 +188,23 @@ def _record(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             recording = record(lambda: compute().tensors, inputs)
-            book.program, book.form = make_program(recording, fuse), _Form.of(usual)
-    except Exception as error:  # the usual way has done without it
-        _log.info("steps of %d tensors are not repeated by operators: %s", len(inputs), error)
+            history.program, history.structure = make_program(recording, fuse), _Structure.of(usual)
+    except Exception as error:  # steps are computed the usual way
+        _log.info("steps of %d tensors are not replayed: %s", len(inputs), error)
 
 
-def _prove(book: _Book, inputs: Sequence[Tensor], usual: StepOutcome) -> None:
-    """Try the program on a step other than the recorded one."""
-    outcome = _repeat(book, inputs)
-    if outcome is not None and book.form == _Form.of(usual):
-        book.is_proved = all(map(_is_same, outcome.tensors, usual.tensors))
-    if not book.is_proved:
-        book.program = None
-        _log.info("a step of %d tensors, repeated by its operators, has other bits", len(inputs))
+def _verify(history: _History, inputs: Sequence[Tensor], usual: StepOutcome) -> None:
+    """Compare the program with the usual computation of another step."""
+    outcome = _repeat(history, inputs)
+    if outcome is not None and history.structure == _Structure.of(usual):
+        history.is_verified = all(map(_is_same, outcome.tensors, usual.tensors))
+    if not history.is_verified:
+        history.program = None
+        _log.info("a replayed step of %d tensors has other bits", len(inputs))
 
 
 def _is_same(first: Tensor, second: Tensor) -> bool:
-    """Return whether two tensors have the same bits and lie in memory in the same way."""
+    """Return whether two tensors have the same bits and strides."""
     looks = [(t.dtype, t.shape, t.stride()) for t in (first, second)]
     if looks[0] != looks[1]:
         return False

@@ -1,6 +1,6 @@
-"""A stack of clients: loading its tensors, losses, steps, unloading them.
+"""A stack of clients: its tensors, losses, steps and results.
 
-Everything here keeps clients apart: gradient norms and what optimisers keep are per client.
+Clients stay independent: gradient norms and optimiser states are per client.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from submodel.tasks.training import LocalWork, clip_gradients
 
 
 def widen(tensors: Sequence[Tensor], device: torch.device) -> Tensor:
-    """Put the clients' tensors below each other; filters channels-last, as the kernels want them.
+    """Concatenate the clients' tensors along the first dimension; filters are channels-last.
 
     >>> widen([torch.zeros(2, 3), torch.ones(2, 3)], torch.device("cpu")).shape
     torch.Size([4, 3])
@@ -34,7 +34,7 @@ def widen(tensors: Sequence[Tensor], device: torch.device) -> Tensor:
 
 
 def as_numbers(counts: Tensor | list[float]) -> list[float]:
-    """What losses are means of, client by client.
+    """The counts of which losses are means, by client, as Python numbers.
 
     >>> as_numbers(torch.tensor([2.0, 1.0]))
     [2.0, 1.0]
@@ -44,50 +44,50 @@ def as_numbers(counts: Tensor | list[float]) -> list[float]:
 
 
 Compute = Callable[[Inputs, Tensor], tuple[Tensor, Tensor | list[float]]]
-"""Inputs and targets of shape (batch, clients, ...) -> the loss and the count of every client."""
+"""Inputs and targets of shape (batch, clients, ...) -> loss and count of every client."""
 
 
 @dataclass(frozen=True)
 class StepOutcome:
-    """What a step of a stack computes before weights move."""
+    """The results of a step of a stack before weights change."""
 
     losses: Tensor  # of each client
-    counts: Tensor | list[float]  # what each is the mean of
-    gradients: Gradients  # of their sum
+    counts: Tensor | list[float]  # the number of terms in each mean
+    gradients: Gradients  # of the sum of the losses
 
     @property
     def tensors(self) -> list[Tensor]:
-        """Everything in it that is a tensor."""
+        """All tensors in it."""
         counts = [self.counts] if isinstance(self.counts, Tensor) else []
         return [self.losses, *counts, *(g for g in self.gradients if g is not None)]
 
 
 @dataclass(frozen=True)
-class Share:
-    """Some neighbouring clients of a stack: views of its tensors."""
+class StackSlice:
+    """Several neighbouring clients of a stack, with views of its tensors."""
 
     clients: int
     tensors: dict[str, Tensor]
     parameters: list[Tensor]
-    slots: Slots  # what the optimiser keeps
-    client_slots: Sequence[Slots]  # of optimisers that need a client's tensors by themselves
+    slots: Slots  # state of the optimiser
+    client_slots: Sequence[Slots]  # of optimisers that need separate tensors per client
     masks: list[Tensor]  # empty without masks
     scales: dict[str, Tensor]  # of unbiased sub-models
 
     def effective_tensors(self) -> dict[str, Tensor]:
-        """The tensors that clients compute with: s (.) w where there are scales."""
+        """The tensors for computing: s (.) w if there are scales."""
         if not self.scales:
             return self.tensors
         return self.tensors | {n: self.tensors[n] * scale for n, scale in self.scales.items()}
 
     def outcome(self, losses: Tensor, counts: Tensor | list[float]) -> StepOutcome:
-        """What the losses of the clients come to; they are each other's business in no way."""
+        """The outcome for these losses; clients are independent."""
         return StepOutcome(losses.detach(), counts, self.gradients(losses.sum()))
 
     def step(self, outcome: StepOutcome, work: LocalWork, lr: float) -> tuple[Tensor, list[float]]:
-        """Take w <- w - eta m (.) grad of every client, as `local.training.train_module` does it.
+        """Take w <- w - eta m (.) grad of every client, as `local.training.train_module` does.
 
-        Clients whose losses count nothing stay as they are. Losses and counts are returned.
+        Clients whose loss has no terms do not change. Return losses and counts.
         """
         counts = as_numbers(outcome.counts)
         still = [client for client, count in enumerate(counts) if not count]
@@ -96,11 +96,11 @@ class Share:
         return outcome.losses, counts
 
     def gradients(self, total: Tensor) -> Gradients:
-        """Of the sum of the clients' losses."""
+        """Gradients of the sum of the clients' losses."""
         return torch.autograd.grad(total, self.parameters, allow_unused=True)
 
     def move(self, gradients: Gradients, still: Sequence[int], work: LocalWork, lr: float) -> None:
-        """Take the optimiser's step along the gradients, but for those who stay as they are."""
+        """Take the optimiser's step, except for the clients in ``still``."""
         if self.masks:
             gradients = [
                 None if g is None else g * mask
@@ -131,16 +131,16 @@ class Share:
 
 
 def step_in_pieces(
-    share: Share, x: Inputs, y: Tensor, compute: Compute, work: LocalWork, lr: float
+    part: StackSlice, x: Inputs, y: Tensor, compute: Compute, work: LocalWork, lr: float
 ) -> tuple[Tensor, list[float]]:
     """A step whose batch is computed in pieces, one after another, to save memory.
 
-    As `submodel.tasks.training.in_pieces`, for every client of a share.
+    It corresponds to `submodel.tasks.training.in_pieces` for several clients.
     """
     size = -(-len(y) // work.pieces)
-    totals = [0.0] * share.clients
-    means = torch.zeros(share.clients, device=y.device)
-    sums: list[Tensor | None] = [None] * len(share.parameters)
+    totals = [0.0] * part.clients
+    means = torch.zeros(part.clients, device=y.device)
+    sums: list[Tensor | None] = [None] * len(part.parameters)
     for part_x, part_y in zip(split_rows(x, size), torch.split(y, size), strict=True):
         values, terms = compute(part_x, part_y)
         counts = as_numbers(terms)
@@ -148,7 +148,7 @@ def step_in_pieces(
         if not moving:
             continue
         weights = values.new_tensor([counts[client] for client in moving])
-        gradients = share.gradients((values[moving] * weights).sum())
+        gradients = part.gradients((values[moving] * weights).sum())
         for place, gradient in enumerate(gradients):
             if gradient is not None:
                 total = sums[place]
@@ -158,13 +158,13 @@ def step_in_pieces(
             step = counts[client] / totals[client]
             means[client] += (values[client].detach() - means[client]) * step
     still = [client for client, total in enumerate(totals) if not total]
-    if len(still) < share.clients:
-        share.move([_divide(total, totals) for total in sums], still, work, lr)
+    if len(still) < part.clients:
+        part.move([_divide(total, totals) for total in sums], still, work, lr)
     return means, totals
 
 
 def _divide(total: Tensor | None, counts: list[float]) -> Tensor | None:
-    """Each client's rows over what its batch counts."""
+    """Divide each client's rows by the count of its batch."""
     if total is None:
         return None
     divisor = total.new_tensor([count or 1.0 for count in counts])
@@ -172,7 +172,7 @@ def _divide(total: Tensor | None, counts: list[float]) -> Tensor | None:
 
 
 class Stack:
-    """Clients of equal shape; `share` gives those of a step, `unstack` the results."""
+    """Clients of equal shape; `select` returns those of a step, `unstack` the results."""
 
     def __init__(
         self,
@@ -182,10 +182,10 @@ class Stack:
         shared_names: Collection[str] = (),
         local_names: Collection[str] = (),
     ) -> None:
-        """How the tensors of a stack lie.
+        """Concatenate the tensors of the tasks.
 
-        ``shared_names`` are of tensors that are the same for all, and not trained: one copy does.
-        Buffers of ``local_names`` are cut with the others, but stay where they are.
+        ``shared_names`` are names of tensors that are equal for all and not trained, of which one
+        copy suffices. Buffers in ``local_names`` are cut with the others but not returned.
         """
         self._clients = len(tasks)
         self._shared_names = shared_names
@@ -219,11 +219,11 @@ class Stack:
             name: widen([t.scales[name].expand_as(t.tensors[name]) for t in tasks], device)
             for name in tasks[0].scales
         }
-        self._shares: dict[tuple[int, int], Share] = {}
+        self._slices: dict[tuple[int, int], StackSlice] = {}
 
     def _widen_masks(self, tasks: Sequence[Task], device: torch.device) -> list[Tensor]:
-        """The masks as factors; none at all where the tensors themselves are smaller."""
-        cuts = {id(task.cut): task.cut for task in tasks}.values()  # many clients may have one
+        """The masks as factors; empty if no cut has masks."""
+        cuts = {id(task.cut): task.cut for task in tasks}.values()  # clients may share cuts
         if all(cut.mask(name) is None for cut in cuts for name in self._trainable):
             return []
 
@@ -233,16 +233,16 @@ class Stack:
 
         return [widen([factor(t, name) for t in tasks], device) for name in self._trainable]
 
-    def share(self, start: int, stop: int) -> Share:
+    def select(self, start: int, stop: int) -> StackSlice:
         """The clients from ``start`` up to ``stop``."""
-        if (start, stop) not in self._shares:
+        if (start, stop) not in self._slices:
             tensors = {
                 n: t if n in self._shared_names else self._rows(t, start, stop)
                 for n, t in (self._tensors | self._local).items()
             }
             parameters = [tensors[n].detach().requires_grad_() for n in self._trainable]
             tensors |= dict(zip(self._trainable, parameters, strict=True))
-            self._shares[start, stop] = Share(
+            self._slices[start, stop] = StackSlice(
                 stop - start,
                 tensors,
                 parameters,
@@ -251,14 +251,14 @@ class Stack:
                 [self._rows(t, start, stop) for t in self._masks],
                 {n: self._rows(t, start, stop) for n, t in self._scales.items()},
             )
-        return self._shares[start, stop]
+        return self._slices[start, stop]
 
     def _rows(self, wide: Tensor, start: int, stop: int) -> Tensor:
         rows = len(wide) // self._clients
         return wide[start * rows : stop * rows]
 
     def unstack(self) -> Iterator[dict[str, Tensor]]:
-        """Every client's tensors, on the CPU; those that are not trained stay where they are."""
+        """The trained tensors of every client, on the CPU."""
         apart = {
             name: wide.to("cpu").contiguous().view(self._clients, *self._shapes[name])
             for name, wide in self._tensors.items()
@@ -268,7 +268,7 @@ class Stack:
             yield {name: tensor[client] for name, tensor in apart.items()}
 
     def unstack_slots(self) -> Iterator[dict[str, Tensor] | None]:
-        """What every client's optimiser is to go on with; None: it begins afresh."""
+        """The optimiser state of every client for its next task; None if it is not kept."""
         if not self._keeps_slots:
             yield from [None] * self._clients
             return
@@ -289,15 +289,15 @@ def _local_parts(module: nn.Module, task: Task, names: Collection[str]) -> Mappi
 
 
 def _parameter(key: str) -> str:
-    """The parameter of a slot, by number and name."""
+    """The name of the parameter in the key of an optimiser state."""
     return key.partition("/")[2]
 
 
 class StackedLoss:
-    """Every client's mean loss over its batch, and what it is the mean of.
+    """The mean loss of every client over its batch, and the number of its terms.
 
-    The cross-entropy of all clients' labels, or of all their tokens, is computed in one piece.
-    ``padding`` is how many classes count as logits of nought, beside those that a client has.
+    The cross-entropy of all clients' labels, or of all their tokens, is computed at once.
+    ``padding`` is the number of absent classes that count with logits of zero.
     """
 
     def __init__(
@@ -320,7 +320,7 @@ class StackedLoss:
 
     @property
     def is_own(self) -> bool:
-        """Whether all of it is known here, and nothing is left to a function of the user's."""
+        """Return whether the loss is built in and calls no function of the user."""
         return self.is_of_labels or type(self._loss) is TokenCrossEntropy
 
     @property
@@ -329,13 +329,13 @@ class StackedLoss:
         return self._loss is functional.cross_entropy or self._present is not None
 
     def present(self, start: int, stop: int) -> Tensor | None:
-        """The classes of some neighbouring clients; None: there are no lists of them."""
+        """The classes of neighbouring clients; None without lists of classes."""
         return None if self._present is None else self._present[start:stop]
 
     def __call__(
         self, outputs: Tensor, targets: Tensor, present: Tensor | None
     ) -> tuple[Tensor, Tensor | list[float]]:
-        """Outputs and targets of shape (batch, clients, ...) to one loss and count per client."""
+        """Map outputs and targets of shape (batch, clients, ...) to a loss and count per client."""
         if present is not None:  # see `submodel.tasks.loss.MaskedCrossEntropy`
             if outputs.shape[2] != present.shape[1]:
                 outputs = outputs.gather(2, present.expand(len(outputs), -1, -1))
@@ -366,7 +366,7 @@ class StackedLoss:
 def _token_losses(
     outputs: Tensor, targets: Tensor, smoothing: float, kernels: LayerKernels
 ) -> tuple[Tensor, Tensor]:
-    """As `TokenCrossEntropy` for every client, from one pass over the logits."""
+    """`TokenCrossEntropy` of every client, in one pass over the logits."""
     clients = targets.shape[1]
     rows, labels = flat_logits(
         outputs.transpose(0, 1).flatten(0, 1), targets.transpose(0, 1).flatten(0, 1)

@@ -1,11 +1,11 @@
-"""The mapped forward: `torch.func.vmap` over a module, for what has no wide form.
+"""The mapped forward: `torch.func.vmap` over a module, for modules without a wide form.
 
-vmap takes attention client by client, with a warning, and decomposes linear layers and norms into
-many operators. While a `Folding` is entered, calls of these functions by a module under vmap are
-computed for all clients at once (`layers.py`), whoever wrote the module.
+vmap computes attention client by client, with a warning, and decomposes linear layers and norms
+into many operators. Within a `Folding`, calls of these functions by any module under vmap are
+computed for all clients at once (`layers.py`).
 """
 
-# ruff: noqa: A002 - arguments have torch's names, as they may be given by name
+# ruff: noqa: A002 - arguments have torch's names, as they may be passed by name
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ from submodel.model.build.checks import Reads
 from submodel.model.inputs import Inputs, arguments, call, map_inputs
 
 _Rule = Callable[..., Any]
-"""(the folding, the function's own arguments) -> its result, or NotImplemented: vmap's own way."""
+"""(folding, the function's arguments) -> its result, or NotImplemented to leave it to vmap."""
 
 
 class DisagreementError(Exception):
-    """Code asks whether something holds, and it does for some clients only."""
+    """Raised if the code branches on a condition that holds for some clients only."""
 
     def __init__(self, answers: Tensor) -> None:
-        super().__init__("clients take different ways through the code")
+        super().__init__("clients take different branches of the code")
         self.answers = answers
 
 
 class Folding(TorchFunctionMode):
-    """Inside vmap: functions of torch that have a rule are computed by it.
+    """Mode within vmap that computes functions of torch by their rules.
 
-    With ``decides``, code may also ask whether a condition holds, such as that no place is masked,
-    as long as it holds for all clients or for none.
+    With ``decides``, code may also branch on a condition, such as that no place is masked, if it
+    holds for all clients or for none.
     """
 
     def __init__(self, clients: int, level: int, decides: bool, kernels: LayerKernels) -> None:
@@ -61,7 +61,7 @@ class Folding(TorchFunctionMode):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Take the rule where there is one."""
+        """Apply the rule of the function, if any."""
         keywords = kwargs or {}
         rule = _RULES.get(func)
         if rule is not None:
@@ -74,14 +74,14 @@ class Folding(TorchFunctionMode):
         return func(*args, **keywords)
 
     def client_axis(self, tensor: Tensor) -> int | None:
-        """Where the clients are in the memory below a tensor; None: it is everybody's."""
+        """The dimension of the clients in the underlying tensor; None: it is common to all."""
         if functorch.maybe_get_level(tensor) != self._level:
             return None
         axis: int = functorch.maybe_get_bdim(tensor)
         return axis
 
     def fold(self, compute: Callable[..., Tensor], *tensors: Tensor | None) -> Tensor:
-        """What a function makes of the tensors with the clients first."""
+        """Apply a function to the underlying tensors with the clients first."""
         parts = [None if t is None else self._apart(t) for t in tensors]
         below = functorch.pop_dynamic_layer_stack()
         try:
@@ -91,7 +91,7 @@ class Folding(TorchFunctionMode):
         return self.wrap(out)
 
     def wrap(self, tensor: Tensor) -> Tensor:
-        """A tensor with the clients first, as a client's code sees it."""
+        """Turn a tensor with the clients first into one client's tensor under vmap."""
         view: Tensor = functorch._add_batch_dim(tensor, 0, self._level)
         return view
 
@@ -107,7 +107,7 @@ def _fold_linear(
     folding: Folding, input: Tensor, weight: Tensor, bias: Tensor | None = None
 ) -> Any:
     if folding.client_axis(weight) is None:
-        return NotImplemented  # one product for everybody's rows
+        return NotImplemented  # one product for the rows of all clients
     linear = folding.kernels.linear
     return folding.fold(lambda x, w, b: linear(x, w, b, False), input, weight, bias)
 
@@ -163,7 +163,7 @@ def _embedding(
     if folding.client_axis(weight) is None:
         return NotImplemented
     if max_norm is not None or scale_grad_by_freq or sparse:
-        raise NotImplementedError("such an embedding has no form for stacks")
+        raise NotImplementedError("embeddings with these options are not supported in stacks")
     embed = folding.kernels.embedding
     return folding.fold(lambda ids, table: embed(ids, table, padding_idx), input, weight)
 
@@ -180,7 +180,7 @@ def _attention(
     enable_gqa: bool = False,
 ) -> Any:
     if dropout_p > 0:
-        raise NotImplementedError("every client draws its own dropout")
+        raise NotImplementedError("dropout is not supported in stacks: every client draws its own")
     if all(folding.client_axis(t) is None for t in (query, key, value)):
         return NotImplemented
     options = {"is_causal": is_causal, "scale": scale, "enable_gqa": enable_gqa}
@@ -247,13 +247,13 @@ _RULES: dict[Callable[..., Any], _Rule] = {
     torch.dropout: _dropout,
     Tensor.__bool__: _bool,
 }
-"""By function: how all clients' calls are computed as one."""
+"""Rules by function, which compute the calls of all clients as one."""
 
 
 def _without_overrides(function: Any) -> Callable[..., Any]:
-    """A function of `torch.nn.functional` that does not offer itself to modes again.
+    """A copy of a function of `torch.nn.functional` that modes do not intercept.
 
-    It is computed in its parts, which are offered, as they are no Python functions.
+    The functions that it calls are intercepted, as they are not Python functions.
     """
     checks = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
     names = vars(functional) | dict.fromkeys(checks, lambda *_tensors: False)
@@ -266,12 +266,12 @@ _COMPOSITIONS: dict[Callable[..., Any], Callable[..., Any]] = {
     function: _without_overrides(function)
     for function in (functional.multi_head_attention_forward,)
 }
-"""Functions that are made of such with a rule."""
+"""Functions that consist of functions with rules."""
 
 
 @contextmanager
 def fold_calls(clients: int, decides: bool, kernels: LayerKernels) -> Iterator[Folding]:
-    """Within a function under vmap: what has a rule is computed by it."""
+    """Enter a `Folding` within a function under vmap."""
     with Folding(clients, functorch.current_level(), decides, kernels) as folding:
         yield folding
 
@@ -282,10 +282,10 @@ _Place = tuple[dict[str, Any], str]
 
 
 class MappedForward:
-    """The module under `torch.func.vmap`; tried once, so that a refusal comes at once.
+    """The module under `torch.func.vmap`; it runs once, so that an unsupported module fails early.
 
-    ``local_names`` are the buffers that are cut but never exchanged, as rotary frequencies: a stack
-    has every client's own part of them.
+    ``local_names`` are the buffers that are cut but never exchanged, such as rotary frequencies: a
+    stack contains every client's part of them.
     """
 
     def __init__(
@@ -299,7 +299,7 @@ class MappedForward:
             len(list(module.named_modules(remove_duplicate=once))) for once in (True, False)
         )
         if distinct != all_:
-            raise UnstackableError("a layer that stands in two places cannot be swapped out")
+            raise UnstackableError("a layer that occurs in two places cannot be replaced")
         if any(isinstance(x, _BatchNorm) and x.momentum is None for x in module.modules()):
             raise UnstackableError("a cumulative average counts the batches of one client")
         self.module = module
@@ -311,7 +311,7 @@ class MappedForward:
             if name not in exchanged_names and buffer.shape != whole.get_buffer(name).shape
         ]
         self._tensors = {name: by_name[name] for name in (*exchanged_names, *self.local_names)}
-        # statistics that a call changes in place must not be changed by the calls of groups as well
+        # calls of groups must not change statistics in place a second time
         self._decides = not any(name in exchanged_names for name, _ in module.named_buffers())
         self._kernels = kernels
         self._replacements = find_replacements(module, kernels.fuses_norms)
@@ -332,28 +332,28 @@ class MappedForward:
                     out = self(two, 2, map_inputs(lambda t: torch.stack([t, t], 1), example))
                 if captured_names:
                     raise UnstackableError(
-                        f"its code holds {captured_names[0]} itself, which cannot be swapped out"
+                        f"its code refers to {captured_names[0]} directly, so it cannot be replaced"
                     )
                 if not isinstance(out, Tensor) or out.dim() < 2:
-                    raise UnstackableError("it returns something else than one batch of outputs")
+                    raise UnstackableError("it does not return a single batch of outputs")
         except UnstackableError:
             raise
         except Exception as error:
-            raise UnstackableError(f"vmap refuses it: {str(error).splitlines()[0]}") from error
-        release(module)  # every call brings its tensors
+            raise UnstackableError(f"vmap fails: {str(error).splitlines()[0]}") from error
+        release(module)  # every call passes tensors
 
     def _see(self, _layer: nn.Module, _inputs: object, output: object) -> None:
         if isinstance(output, Tensor):
             self._largest = max(self._largest, math.prod(output.shape[1:]))
 
     def largest(self, rows: Mapping[str, int]) -> int:  # noqa: ARG002 - one shape only
-        """The largest output of a layer."""
+        """The number of values in the largest output of a layer."""
         return self._largest
 
     def __call__(self, wide: Wide, clients: int, x: Inputs) -> Tensor:
-        """One call over all clients; what comes in the shape of one client is everybody's.
+        """Compute all clients in one call; tensors in the shape of one client are common to all.
 
-        Clients for which the module's code takes different ways are computed in one call for each.
+        Clients for which the module's code takes different branches are computed in separate calls.
         """
         try:
             return self._map(wide, clients, x)
@@ -367,7 +367,7 @@ class MappedForward:
         return torch.cat(parts, 1).index_select(1, torch.cat(groups).argsort())
 
     def _take(self, wide: Wide, clients: int, members: Tensor) -> Wide:
-        """The tensors of some of the clients."""
+        """The tensors of some clients."""
         return {
             n: wide[n]
             if wide[n].shape == shape
@@ -396,7 +396,7 @@ class MappedForward:
                 out: Tensor = self.module(*positional, **by_name)
             return out
 
-        _warn_of_fallbacks(False)  # a slow operator is no user's affair
+        _warn_of_fallbacks(False)  # users cannot act on slow operators
         try:
             outputs: Tensor = torch.func.vmap(one, in_dims=1, out_dims=1, randomness="error")(x)
         finally:
@@ -413,7 +413,7 @@ def _columns(tensor: Tensor, members: Tensor) -> Tensor:
 
 
 def _places(module: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, list[_Place]]:
-    """Where the module has each tensor: in several places where weights are tied."""
+    """The places of each tensor in the module: several for tied weights."""
     places: dict[str, list[_Place]] = {name: [] for name in tensors}
     names = {id(tensor): name for name, tensor in tensors.items()}
     for layer in module.modules():
@@ -424,8 +424,8 @@ def _places(module: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, list[
     return places
 
 
-# Layers of `transformers` that are written out in many operators, as the one of torch they equal.
-# In a stack each operator is a walk through memory; results are the same but for rounding.
+# Layers of `transformers` that consist of many operators are replaced by equal functions of torch,
+# as each operator of a stack reads all its memory; results are equal up to rounding.
 
 _Compute = Callable[[Tensor], Tensor]
 
@@ -445,15 +445,15 @@ _EQUALS: dict[str, Callable[[Any], _Compute]] = {
     "NewGELUActivation": _gelu,
     "FastGELUActivation": _gelu,
 }
-"""By the name of the class."""
+"""Replacements by the name of the class."""
 _FAMILIES = ("Llama", "Mistral", "Mixtral", "Phi3", "Qwen2", "Qwen3")
 _NORMS = {f"{family}RMSNorm": _rms_norm for family in _FAMILIES}
-"""Norms whose equal pays only where one kernel computes it."""
+"""Norms whose replacement is faster only if one kernel computes it."""
 Replacements = list[tuple[nn.Module, _Compute]]
 
 
 def find_replacements(module: nn.Module, with_norms: bool = False) -> Replacements:
-    """The layers that have an equal, each with it.
+    """The layers that have a replacement, with the latter.
 
     >>> find_replacements(nn.GELU())
     []
@@ -469,7 +469,7 @@ def find_replacements(module: nn.Module, with_norms: bool = False) -> Replacemen
 
 @contextmanager
 def use_replacements(replacements: Replacements) -> Iterator[None]:
-    """While entered, these layers compute their equal."""
+    """Replace the forward of these layers within the block."""
     for layer, compute in replacements:
         vars(layer)["forward"] = compute
     try:

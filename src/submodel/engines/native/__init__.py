@@ -1,1 +1,1 @@
-"""Small convolutional nets and transformers by our own kernels in C, built where they first run."""
+"""Kernels in C for small convolutional nets and transformers, compiled at the first use."""

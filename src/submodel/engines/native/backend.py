@@ -1,4 +1,4 @@
-"""The native kernels as a backend of stacks, and whether they can train a setup here."""
+"""The native kernels as a backend of stacks, and a check whether they support a setup."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from submodel.model.inputs import Inputs, take_rows
 
 
 class NativeBackend:
-    """What `BatchedEngine` computes stacks by, in the place of torch."""
+    """A backend of `BatchedEngine` that computes stacks by the native kernels."""
 
     costs = NATIVE_COSTS
 
@@ -34,24 +34,24 @@ class NativeBackend:
         self.kernels, self.fuse = native_kernels(), make_fuse()
 
     def forward(self, wide: WideForward) -> NativeForward:
-        """The kernels for a net that has a wide form."""
+        """The native forward of a net with a wide form."""
         return NativeForward(wide)
 
     def training(self, forward: Forward, setup: Setup) -> WholeTraining | None:
-        """All steps of a stack in one call, for nets of `forward`."""
+        """The training of all steps of a stack in one call, for nets of `forward`."""
         return WholeTraining(forward, setup) if isinstance(forward, NativeForward) else None
 
 
 def refusal(setup: Setup, device: torch.device) -> str | None:
-    """Why they cannot, in words; None: they can."""
+    """The reason why the kernels cannot train a setup; None if they can."""
     if device.type != "cpu":
         return f"the kernels compute on the CPU, not on {device}"
     if setup.work.precision != "float32":
         return f"they compute in float32, and local.precision is {setup.work.precision!r}"
     if any(p.dtype != torch.float32 for p in setup.module.parameters()):
-        return "they compute in float32, and the model has other numbers"
+        return "they compute in float32, and the model has parameters of another type"
     if any(setup.scheme.step_rule(c) is not None for c in setup.population.capacities):
-        return "the scheme takes steps of its own"
+        return "the scheme has its own step rule"
     example = take_rows(setup.clients.dataset.train.x, slice(2))
     try:
         if any(isinstance(layer, nn.Conv2d) for layer in setup.module.modules()):
@@ -64,7 +64,7 @@ def refusal(setup: Setup, device: torch.device) -> str | None:
 
 
 def _layers_refusal(setup: Setup, example: Inputs) -> str | None:
-    """The same of transformers: the smallest sub-model is tried; large ones are not stacked."""
+    """`refusal` for transformers; only the smallest sub-model is tried."""
     cut = Estimate(setup).cut(min(setup.population.capacities))
     module = build_module(setup.module, cut).train()
     if 2 * sum(p.numel() for p in module.parameters()) > COLLECTED_VALUES:
@@ -81,4 +81,4 @@ def _layers_refusal(setup: Setup, example: Inputs) -> str | None:
 
     noting = {**kernels.kernels, "linear": [replace(own, forward=forward), *others]}
     MappedForward(module, setup.module, example, replace(kernels, kernels=noting))
-    return None if calls else "the model has no layers that they know"
+    return None if calls else "the model has no layers with a kernel"

@@ -1,8 +1,8 @@
-"""Building the kernels with the machine's C compiler, once for each user, compiler and processor.
+"""Compilation of the kernels with the machine's C compiler, per user, compiler and processor.
 
-The library lies in the user's cache folder under a name that follows from the source, the
-compiler and the processor; it is written beside and renamed, so that several processes may build
-it at once.
+The library is in the user's cache folder under a name that depends on the source, the compiler and
+the processor; it is written to a temporary file and renamed, so that several processes may build it
+at the same time.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from pathlib import Path
 from submodel.core.errors import SubmodelError
 
 _FLAGS = ("-O3", "-march=native", "-std=gnu11", "-fno-math-errno", "-shared", "-fPIC")
-_SECONDS = 120.0  # that a compiler may take
+_SECONDS = 120.0  # time limit for the compiler
 
 
 class BuildError(SubmodelError):
-    """Why there are no kernels, in words."""
+    """Raised if the kernels cannot be built, with the reason."""
 
 
 def find_compiler() -> list[str] | None:
-    """The command of a C compiler: what ``CC`` says, or ``cc``, ``gcc``, ``clang``; None: no such.
+    """The command of a C compiler: ``CC``, or ``cc``, ``gcc``, ``clang``; None if there is none.
 
     >>> command = find_compiler()
     >>> command is None or len(command) > 0
@@ -45,10 +45,10 @@ def find_compiler() -> list[str] | None:
 
 @lru_cache(maxsize=1)
 def built_library() -> Path:
-    """The path of the library, built if need be; raises `BuildError` where it cannot be."""
+    """The path of the library, built if necessary; raise `BuildError` if that is impossible."""
     compiler = find_compiler()
     if compiler is None:
-        raise BuildError("there is no C compiler (cc, gcc, clang, or what CC names)")
+        raise BuildError("there is no C compiler (cc, gcc, clang, or the command in CC)")
     files = resources.files(__package__).joinpath("code").iterdir()
     sources = {file.name: file.read_text("utf-8") for file in files}
     path = _cache_folder() / f"kernels-{_key(sources, compiler)}.so"
@@ -63,7 +63,7 @@ def _cache_folder() -> Path:
 
 
 def _key(sources: Mapping[str, str], compiler: list[str]) -> str:
-    """Of all that the library depends on."""
+    """A hash of everything that the library depends on."""
     try:
         version = subprocess.run(
             [*compiler, "--version"], capture_output=True, text=True, timeout=_SECONDS, check=True
@@ -76,7 +76,7 @@ def _key(sources: Mapping[str, str], compiler: list[str]) -> str:
 
 
 def _processor() -> str:
-    """What decides which instructions there are."""
+    """A description of the processor and its instructions."""
     try:
         lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
     except OSError:
@@ -101,7 +101,7 @@ def _build(sources: Mapping[str, str], compiler: list[str], path: Path) -> None:
                 check=False,
             )
             if result.returncode:
-                lines = result.stderr.strip().splitlines() or ["it said nothing"]
+                lines = result.stderr.strip().splitlines() or ["no message"]
                 raise BuildError(f"{compiler[0]} cannot build the kernels: {lines[0]}")
             library.replace(path)
     except (OSError, subprocess.SubprocessError) as error:
@@ -114,7 +114,7 @@ _FLOATS = ctypes.c_void_p
 CONVOLUTION, NORM, RELU, SCALE, ADD, MAX_POOL, MEAN_POOL, COPY = range(8)
 """The kinds of `Op`."""
 LANES = 16
-"""The widest vector that a kernel may read beyond the end of a row."""
+"""The number of floats in the widest vector, by which kernels may read past the end of a row."""
 
 
 class Op(ctypes.Structure):
@@ -142,7 +142,7 @@ class StackTensor(ctypes.Structure):
 
 
 class NetPlan(ctypes.Structure):
-    """What is computed for how many clients: ``plan`` of `code/types.h`."""
+    """The sizes of a computation: ``plan`` of `code/types.h`."""
 
     _fields_ = tuple(
         (name, _I64) for name in (
@@ -152,8 +152,8 @@ class NetPlan(ctypes.Structure):
     )  # fmt: skip
 
 
-class TensorSlot(ctypes.Structure):
-    """What goes with a parameter in training: ``slot`` of `code/types.h`."""
+class TrainingTensor(ctypes.Structure):
+    """Momentum and mask of a parameter in training: ``slot`` of `code/types.h`."""
 
     _fields_ = (("momentum", _FLOATS), ("mask", _FLOATS), ("size", _I64))
 
@@ -173,7 +173,7 @@ class TrainingPlan(ctypes.Structure):
 
 @lru_cache(maxsize=1)
 def load_library() -> ctypes.CDLL:
-    """The library, built first where that has not been done; raises `BuildError`."""
+    """Load the library, and build it first if necessary; raise `BuildError` if impossible."""
     library = ctypes.CDLL(str(built_library()))
     for function in (library.forward, library.backward):
         function.argtypes = [ctypes.c_void_p, _I64, *[ctypes.c_void_p] * 6]

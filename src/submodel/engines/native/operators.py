@@ -1,8 +1,8 @@
-"""The layers of transformers by the compiled kernels: what stacks call instead of torch's.
+"""The layers of transformers by the compiled kernels, which stacks call instead of torch's.
 
-The kernels are operators of torch, so that `engines/batched/recording.py` sees them as any of
-torch's. All take tensors with the clients first, in float32 on the CPU, and return tensors that lie
-one value after another. Where numbers are not float32 or autocast is on, torch computes the layers.
+The kernels are operators of torch, so that `engines/batched/recording.py` records them like others.
+All take tensors with the clients first, in float32 on the CPU, and return contiguous tensors. For
+other types, or with autocast, torch computes the layers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from submodel.engines.batched.recording import DIRECT_CALLS
 from submodel.engines.native.library import load_library
 
 GELU_TANH, GELU, SILU = range(3)
-"""The kinds of activations, as `code/functions.h` has them."""
+"""The kinds of activations, as in `code/functions.h`."""
 _I64, _AT, _DOUBLE = ctypes.c_int64, ctypes.c_void_p, ctypes.c_double
 
 
@@ -69,13 +69,13 @@ _operators: Any = torch.library.Library("submodel", "DEF")  # type: ignore[no-un
 
 
 def _operator(signature: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Make a function an operator, and return the latter."""
+    """Register a function as an operator of torch, and return the operator."""
     name = signature.partition("(")[0]
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(function)
         def call(*arguments: Any) -> Any:
-            with torch._C.DisableTorchFunction():  # nobody is to watch how memory is found
+            with torch._C.DisableTorchFunction():  # allocations must not be recorded
                 return function(*arguments)
 
         _operators.define(signature)
@@ -88,12 +88,12 @@ def _operator(signature: str) -> Callable[[Callable[..., Any]], Callable[..., An
     return register
 
 
-def _room(like: Tensor, is_wanted: bool) -> tuple[Tensor, int | None]:
-    """Memory for a gradient, and where it is; an empty tensor and None if nobody wants it."""
+def _gradient_buffer(like: Tensor, is_wanted: bool) -> tuple[Tensor, int | None]:
+    """Memory for a gradient and its address; an empty tensor and None if it is not needed."""
     if not is_wanted:
         return like.new_empty(0), None
-    room = torch.empty(like.shape)
-    return room, room.data_ptr()
+    buffer = torch.empty(like.shape)
+    return buffer, buffer.data_ptr()
 
 
 def _at(tensor: Tensor | None) -> int | None:
@@ -102,7 +102,7 @@ def _at(tensor: Tensor | None) -> int | None:
 
 @_operator("linear(Tensor x, Tensor weight, Tensor? bias, bool inputs_first) -> Tensor")
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None, inputs_first: bool) -> Tensor:
-    """(clients, rows, inputs) -> (clients, rows, outputs), by every client's own weight."""
+    """Linear layer (clients, rows, inputs) -> (clients, rows, outputs), one weight per client."""
     x, weight = x.contiguous(), weight.contiguous()
     bias = None if bias is None else bias.contiguous()
     (clients, rows, inputs), outputs = x.shape, weight.shape[2 if inputs_first else 1]
@@ -127,11 +127,14 @@ def linear_backward(
     of_weight: bool,
     of_bias: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of `linear` that are wanted."""
+    """The needed gradients of `linear`."""
     upstream, x, weight = upstream.contiguous(), x.contiguous(), weight.contiguous()
     (clients, rows, inputs), outputs = x.shape, upstream.shape[2]
-    (dx, x_at), (dweight, weight_at) = _room(x, of_x), _room(weight, of_weight)
-    dbias, bias_at = _room(upstream[:, 0], of_bias)
+    (dx, x_at), (dweight, weight_at) = (
+        _gradient_buffer(x, of_x),
+        _gradient_buffer(weight, of_weight),
+    )
+    dbias, bias_at = _gradient_buffer(upstream[:, 0], of_bias)
     _kernels().linear_backward(
         upstream.data_ptr(), x.data_ptr(), weight.data_ptr(), x_at, weight_at, bias_at,
         clients, rows, inputs, outputs, inputs_first,
@@ -141,7 +144,7 @@ def linear_backward(
 
 @_operator("activation(Tensor x, int kind) -> Tensor")
 def activation(x: Tensor, kind: int) -> Tensor:
-    """GELU or SiLU of every value."""
+    """GELU or SiLU."""
     x = x.contiguous()
     out = torch.empty(x.shape)
     _kernels().activation_forward(kind, x.data_ptr(), out.data_ptr(), x.numel())
@@ -164,7 +167,7 @@ def activation_backward(upstream: Tensor, x: Tensor, kind: int) -> Tensor:
 def norm_rows(
     x: Tensor, scale: Tensor, shift: Tensor | None, has_mean: bool, eps: float
 ) -> tuple[Tensor, Tensor]:
-    """Layer norm, or RMS norm without a mean: (clients, rows, width); and the rows' statistics."""
+    """Layer norm, or RMS norm without a mean, of (clients, rows, width); and row statistics."""
     x, scale = x.contiguous(), scale.contiguous()
     shift = None if shift is None else shift.contiguous()
     clients, rows, width = x.shape
@@ -190,11 +193,11 @@ def norm_rows_backward(
     of_scale: bool,
     of_shift: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of `norm_rows` that are wanted."""
+    """The needed gradients of `norm_rows`."""
     upstream, x, scale = upstream.contiguous(), x.contiguous(), scale.contiguous()
     clients, rows, width = x.shape
-    (dx, x_at), (dscale, scale_at) = _room(x, of_x), _room(scale, of_scale)
-    dshift, shift_at = _room(scale, of_shift)
+    (dx, x_at), (dscale, scale_at) = _gradient_buffer(x, of_x), _gradient_buffer(scale, of_scale)
+    dshift, shift_at = _gradient_buffer(scale, of_shift)
     _kernels().norm_rows_backward(
         upstream.data_ptr(), x.data_ptr(), scale.data_ptr(), statistics.data_ptr(), has_mean,
         x_at, scale_at, shift_at, clients, rows, width,
@@ -207,12 +210,12 @@ def _heads(tensor: Tensor) -> _Heads:
 
 
 def _dense_values(tensor: Tensor) -> Tensor:
-    """With the values of a place side by side."""
+    """Make the values of a place contiguous."""
     return tensor if tensor.stride(3) == 1 else tensor.contiguous()
 
 
 def _empty_heads(shape: torch.Size) -> Tensor:
-    """(batch, heads, places, values) that lies as (batch, places, heads, values), as models do."""
+    """An empty (batch, heads, places, values) with memory order (batch, places, heads, values)."""
     batch, heads, places, size = shape
     return torch.empty(batch, places, heads, size).transpose(1, 2)
 
@@ -229,7 +232,7 @@ def _describe(query: Tensor, key: Tensor, value: Tensor, causal: bool, scale: fl
 def attend_heads(
     query: Tensor, key: Tensor, value: Tensor, causal: bool, scale: float
 ) -> tuple[Tensor, Tensor]:
-    """(batch, heads, places, values), keys perhaps of fewer heads; and the weights of places."""
+    """Attention of (batch, heads, places, values), perhaps with fewer key heads; and weights."""
     query, key, value = map(_dense_values, (query, key, value))
     out = _empty_heads(torch.Size((*query.shape[:3], value.shape[3])))
     batch, heads, places, _ = query.shape
@@ -267,7 +270,7 @@ def attend_heads_backward(
 
 @_operator("cross_entropy(Tensor x, Tensor labels, int no_label) -> (Tensor, Tensor)")
 def cross_entropy(x: Tensor, labels: Tensor, no_label: int) -> tuple[Tensor, Tensor]:
-    """The loss of every row, 0 for those without one; and the logarithms of their sums."""
+    """The loss of every row, 0 without a label; and the logarithms of the sums."""
     x, labels = x.contiguous(), labels.contiguous()
     rows, width = x.shape
     losses, logs = torch.empty(rows), torch.empty(rows)
@@ -297,11 +300,11 @@ def cross_entropy_backward(
 
 
 _LONGEST, _LARGEST_HEAD = 256, 128
-"""Of attention: weights of all places are kept, and heads stay in the nearest cache."""
+"""Limits of attention: weights of all places are kept, and heads fit in the nearest cache."""
 
 
 def native_kernels() -> LayerKernels:
-    """What computes layers by the compiled kernels; raises `BuildError` where there are none."""
+    """The layers by the compiled kernels; raise `BuildError` if these cannot be built."""
     load_library()
     torchs = TORCH_KERNELS.kernels
     own = {
@@ -319,7 +322,7 @@ def native_kernels() -> LayerKernels:
 
 
 def _fits(*tensors: Tensor | None) -> bool:
-    """Return whether the kernels take these."""
+    """Return whether the kernels support these tensors."""
     return not torch.is_autocast_enabled("cpu") and all(
         t is None or (t.dtype == torch.float32 and t.device.type == "cpu" and t.numel() > 0)
         for t in tensors

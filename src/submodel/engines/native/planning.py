@@ -1,12 +1,12 @@
-"""What a net computes, as a list of the layers that the kernels know, with places in memory.
+"""A net as a list of layers with kernels, and their layout in memory.
 
-A recipe leaves sizes open: that of the whole net serves every cut of it, as the wide forward's
-graph does, from which it is made. With the sizes of a cut it becomes operations.
+The list contains no sizes: that of the whole net serves every cut, like the wide forward's graph,
+from which it is made. With the sizes of a cut it is converted to operations.
 
 A value has a frame of zeros as wide as the widest padding of the convolutions that read it; its
-gradient one as wide as the convolution that wrote it needs. Frames are zeroed once and never
-written to. Gradients share memory: a place whose gradient has been passed on is used again by
-one of the same shape and frame.
+gradient has a frame as wide as the convolution that wrote the value needs. Frames are zeroed once
+and never written to. Gradients share memory: after its last use, the memory of a gradient is reused
+for one of the same shape and frame.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _LARGEST_FILTER, _LARGEST_STRIDE = 11, 8
 
 
 @dataclass(frozen=True)
-class Ingredient:
-    """One layer: what it reads and writes are numbers of values; value 0 is the input."""
+class LayerSpec:
+    """One layer; ``inputs`` and ``output`` are numbers of values, 0 is the input of the net."""
 
     kind: int
     inputs: tuple[int, ...]
@@ -47,51 +47,49 @@ class Ingredient:
     kernel: tuple[int, int] = (1, 1)  # (0, 0): all rows and columns
     stride: int = 1
     edge: int = 0  # the padding of a convolution
-    relu: bool = False  # a norm with a ReLU after it
-    scaler: Scaler | None = None  # what divides its output
+    relu: bool = False  # whether a ReLU follows a norm
+    scaler: Scaler | None = None  # the scaler of its output
     eps: float = 0.0
-    flat: bool = False  # its output has no rows and columns
+    flat: bool = False  # whether its output has no rows and columns
 
 
-def make_recipe(graph: Graph) -> list[Ingredient]:
-    """The layers of a graph that has a wide form, in order, fused where the kernels can."""
+def make_specs(graph: Graph) -> list[LayerSpec]:
+    """The layers of a graph with a wide form, in order, fused if possible."""
     if len(graph.shape) != 3:
-        raise UnstackableError("the inputs are no images")
-    values = [0]  # of the graph -> of the recipe
-    recipe: list[Ingredient] = []
+        raise UnstackableError("the inputs are not images")
+    values = [0]  # number of a value in the graph -> number in the result
+    specs: list[LayerSpec] = []
     for step in graph.steps:
-        inputs, output = tuple(values[place] for place in step.inputs), len(recipe) + 1
+        inputs, output = tuple(values[place] for place in step.inputs), len(specs) + 1
         if isinstance(step.layer, nn.Identity):
             values.append(inputs[0])
             continue
         if step.layer is not None:
-            recipe.append(_of_layer(step.layer, step, inputs, output))
+            specs.append(_of_layer(step.layer, step, inputs, output))
         else:
-            recipe.append(_of_function(step, inputs, output))
+            specs.append(_of_function(step, inputs, output))
         values.append(output)
     last = values[graph.output]
-    return _fuse(_needed_layers(recipe, last), last)
+    return _fuse(_needed_layers(specs, last), last)
 
 
-def _of_layer(
-    layer: nn.Module, step: GraphStep, inputs: tuple[int, ...], output: int
-) -> Ingredient:
+def _of_layer(layer: nn.Module, step: GraphStep, inputs: tuple[int, ...], output: int) -> LayerSpec:
     kind, (weight, bias, *_) = type(layer), step.names
     if isinstance(layer, nn.Conv2d):
         return _convolution(layer, inputs, output, weight, bias)
     if kind is nn.Linear:
-        return Ingredient(library.CONVOLUTION, inputs, output, weight, bias, flat=True)
+        return LayerSpec(library.CONVOLUTION, inputs, output, weight, bias, flat=True)
     if kind is StaticBatchNorm:
         assert isinstance(layer, StaticBatchNorm)
-        return Ingredient(library.NORM, inputs, output, weight, bias, eps=layer.eps)
+        return LayerSpec(library.NORM, inputs, output, weight, bias, eps=layer.eps)
     if isinstance(layer, Scaler):
-        return Ingredient(library.SCALE, inputs, output, scaler=layer)
+        return LayerSpec(library.SCALE, inputs, output, scaler=layer)
     if kind is nn.ReLU:
-        return Ingredient(library.RELU, inputs, output)
+        return LayerSpec(library.RELU, inputs, output)
     if kind is nn.Flatten:
-        return Ingredient(library.COPY, inputs, output, flat=True)
+        return LayerSpec(library.COPY, inputs, output, flat=True)
     if kind is nn.AdaptiveAvgPool2d and layer.output_size in (1, (1, 1)):
-        return Ingredient(library.MEAN_POOL, inputs, output, kernel=(0, 0))
+        return LayerSpec(library.MEAN_POOL, inputs, output, kernel=(0, 0))
     if isinstance(layer, nn.MaxPool2d | nn.AvgPool2d):
         return _pool(layer, inputs, output)
     raise UnstackableError(f"there is no kernel for {kind.__name__} of {step.shapes[0]}")
@@ -99,7 +97,7 @@ def _of_layer(
 
 def _convolution(
     layer: nn.Conv2d, inputs: tuple[int, ...], output: int, weight: str | None, bias: str | None
-) -> Ingredient:
+) -> LayerSpec:
     edges, strides = _pair(layer.padding), _pair(layer.stride)
     kernel = _pair(layer.kernel_size)
     simple = edges is not None and len(set(edges)) == len(set(strides or ())) == 1
@@ -115,10 +113,10 @@ def _convolution(
     assert edges is not None
     assert strides is not None
     shape: dict[str, Any] = {"kernel": kernel, "stride": strides[0], "edge": edges[0]}
-    return Ingredient(library.CONVOLUTION, inputs, output, weight, bias, **shape)
+    return LayerSpec(library.CONVOLUTION, inputs, output, weight, bias, **shape)
 
 
-def _pool(layer: nn.MaxPool2d | nn.AvgPool2d, inputs: tuple[int, ...], output: int) -> Ingredient:
+def _pool(layer: nn.MaxPool2d | nn.AvgPool2d, inputs: tuple[int, ...], output: int) -> LayerSpec:
     kernel, strides = _pair(layer.kernel_size), _pair(layer.stride)
     plain = _pair(layer.padding) == (0, 0) and not layer.ceil_mode
     if isinstance(layer, nn.MaxPool2d):
@@ -127,25 +125,25 @@ def _pool(layer: nn.MaxPool2d | nn.AvgPool2d, inputs: tuple[int, ...], output: i
         kind, plain = library.MEAN_POOL, plain and layer.divisor_override is None
     if not plain or kernel is None or strides is None or len(set(strides)) > 1:
         raise UnstackableError(f"there is no kernel for {layer}")
-    return Ingredient(kind, inputs, output, kernel=kernel, stride=strides[0])
+    return LayerSpec(kind, inputs, output, kernel=kernel, stride=strides[0])
 
 
-def _of_function(step: GraphStep, inputs: tuple[int, ...], output: int) -> Ingredient:
+def _of_function(step: GraphStep, inputs: tuple[int, ...], output: int) -> LayerSpec:
     shapes, is_plain = step.shapes, len(inputs) == len(step.node.args)
     if step.function == RELU:
-        return Ingredient(library.RELU, inputs, output)
+        return LayerSpec(library.RELU, inputs, output)
     if step.function == ADD and is_plain and len(inputs) == 2 and shapes[0] == shapes[1]:
-        return Ingredient(library.ADD, inputs, output)
+        return LayerSpec(library.ADD, inputs, output)
     if step.function == FLATTEN:
-        return Ingredient(library.COPY, inputs, output, flat=True)
+        return LayerSpec(library.COPY, inputs, output, flat=True)
     if step.function == MEAN and len(shapes[0]) == 4 and sorted(step.dims) == [2, 3]:
         flat = len(step.shape) == 2
-        return Ingredient(library.MEAN_POOL, inputs, output, kernel=(0, 0), flat=flat)
+        return LayerSpec(library.MEAN_POOL, inputs, output, kernel=(0, 0), flat=flat)
     raise step.refuse("has no kernel")
 
 
 def _pair(value: object) -> tuple[int, int] | None:
-    """A setting of rows and columns; None: it is in words."""
+    """A setting for rows and columns; None if it is a string."""
     if isinstance(value, int):
         return value, value
     if isinstance(value, Sequence) and len(value) == 2 and not isinstance(value, str):
@@ -153,24 +151,25 @@ def _pair(value: object) -> tuple[int, int] | None:
     return None
 
 
-def _needed_layers(recipe: Sequence[Ingredient], last: int) -> list[Ingredient]:
-    """Without what the output does not depend on."""
+def _needed_layers(specs: Sequence[LayerSpec], last: int) -> list[LayerSpec]:
+    """The layers that the output depends on."""
     wanted_values, needed_layers = {last}, []
-    for one in reversed(recipe):
+    for one in reversed(specs):
         if one.output in wanted_values:
             wanted_values |= set(one.inputs)
             needed_layers.append(one)
     return needed_layers[::-1]
 
 
-def _fuse(recipe: Sequence[Ingredient], last: int) -> list[Ingredient]:
-    """A norm with the ReLU after it, a convolution with its scaler, where nobody else looks; then
-    a convolution with the sum that it goes into.
+def _fuse(specs: Sequence[LayerSpec], last: int) -> list[LayerSpec]:
+    """Fuse norms with ReLUs, convolutions with scalers, then convolutions with sums.
+
+    Only values with a single consumer are fused.
     """
-    consumers = Counter([last, *(i for one in recipe for i in one.inputs)])
+    consumers = Counter([last, *(i for one in specs for i in one.inputs)])
     by_output: dict[int, int] = {}
-    fused_layers: list[Ingredient] = []
-    for one in recipe:
+    fused_layers: list[LayerSpec] = []
+    for one in specs:
         place = by_output.get(one.inputs[0]) if consumers[one.inputs[0]] == 1 else None
         before = None if place is None else fused_layers[place]
         if before is not None and place is not None:
@@ -192,11 +191,11 @@ def _fuse(recipe: Sequence[Ingredient], last: int) -> list[Ingredient]:
     return _fuse_sums(fused_layers, consumers)
 
 
-def _fuse_sums(recipe: Sequence[Ingredient], consumers: Mapping[int, int]) -> list[Ingredient]:
-    """Let convolutions add onto the other term of a sum, in the place of the sum."""
-    by_output = {one.output: one for one in recipe}
-    sums: list[Ingredient] = []
-    for one in recipe:
+def _fuse_sums(specs: Sequence[LayerSpec], consumers: Mapping[int, int]) -> list[LayerSpec]:
+    """Fuse a convolution with a following sum: it adds to the other term."""
+    by_output = {one.output: one for one in specs}
+    sums: list[LayerSpec] = []
+    for one in specs:
         sums.append(one)
         for term, other in (one.inputs, one.inputs[::-1]) if one.kind == library.ADD else ():
             before = by_output.get(term)
@@ -211,18 +210,18 @@ def _fuse_sums(recipe: Sequence[Ingredient], consumers: Mapping[int, int]) -> li
 
 
 LEAST_CHANNELS = 16
-"""Convolutions of fewer channels than this are not computed by tiles: transforming them takes what
-the products save (docs/speed.md)."""
+"""Convolutions of fewer channels than this are not computed by tiles: the transforms take as long
+as the products save (docs/speed.md)."""
 STRIP_FLOATS = 1 << 17
-"""Of the transforms of a strip, as `code/transforms.h` has it."""
-_PLACES, _APART = 16, 144  # of a transform, and between them, as there
+"""Floats in the transforms of a strip, as in `code/transforms.h`."""
+_PLACES, _APART = 16, 144  # places of a transform, and floats between them, as there
 Shape = tuple[int, int, int]
 """Channels, rows, columns."""
 
 
 @dataclass(frozen=True)
 class NetLayout:
-    """The operations of a cut at one batch size, and the memory that they need, in floats."""
+    """The operations of a cut at one batch size, and their memory in floats."""
 
     ops: Sequence[Op]
     pad: int  # of the input
@@ -231,19 +230,19 @@ class NetLayout:
     doutput: int
     activations: int  # of a client
     gradients: int
-    scratch: tuple[int, int, int, int]  # offsets, packed filters, split images, turned ones
+    scratch: tuple[int, int, int, int]  # offsets, packed filters, split images, transposed images
 
 
-class _Memory:
-    """Places for values of any shape and frame."""
+class _Allocator:
+    """Allocates memory for values of any shape and frame."""
 
     def __init__(self, batch: int) -> None:
         self._batch = batch
         self.size = 0
         self._free: dict[tuple[Shape, int], list[int]] = defaultdict(list)
 
-    def take(self, shape: Shape, pad: int) -> int:
-        """A place, perhaps one that was given back."""
+    def allocate(self, shape: Shape, pad: int) -> int:
+        """Allocate memory, perhaps freed before."""
         if places := self._free[shape, pad]:
             return places.pop()
         channels, rows, columns = shape
@@ -254,54 +253,54 @@ class _Memory:
         self.size += _whole_vectors(channels * (rows + 2 * pad) * row)
         return place
 
-    def give_back(self, place: int, shape: Shape, pad: int) -> None:
-        """Let another value have it."""
+    def release(self, place: int, shape: Shape, pad: int) -> None:
+        """Free memory for another value."""
         self._free[shape, pad].append(place)
 
 
 def _whole_vectors(floats: int) -> int:
-    """So many, rounded up to whole vectors, as ``view_of`` of `code/types.h` has it."""
+    """Round up to whole vectors, as in ``view_of`` of `code/types.h`."""
     return -(-floats // LANES) * LANES
 
 
 @dataclass(frozen=True)
 class _Values:
-    """What is known of all values before they have places."""
+    """Properties of all values, before allocation."""
 
     shapes: dict[int, Shape]
     pads: dict[int, int]
     frames: dict[int, int]  # of their gradients
-    roots: dict[int, int]  # a value that is another one, flattened -> that one
+    roots: dict[int, int]  # a flattened value -> the value that it shares memory with
 
 
 def plan_layers(
-    recipe: Sequence[Ingredient],
+    specs: Sequence[LayerSpec],
     inputs: Shape,
     shapes: Mapping[str, Sequence[int]],
     numbers: Mapping[str, int],
     batch: int,
 ) -> NetLayout:
-    """Lay out a recipe.
+    """Allocate memory for the layers of a net.
 
-    ``shapes`` are of one client's tensors, ``numbers`` those that the kernels know them by.
+    ``shapes`` are those of one client's tensors, ``numbers`` their numbers in the kernels.
     """
-    values = _measure(recipe, inputs, shapes)
-    last = values.roots[recipe[-1].output]
+    values = _measure(specs, inputs, shapes)
+    last = values.roots[specs[-1].output]
     if values.pads[last] or values.frames[last]:
-        raise UnstackableError("the net ends in a convolution")
-    steps = [one for one in recipe if values.roots[one.output] == one.output]
-    memory = _Memory(batch)
+        raise UnstackableError("the net ends with a convolution")
+    steps = [one for one in specs if values.roots[one.output] == one.output]
+    memory = _Allocator(batch)
     places = {
-        value: memory.take(values.shapes[value], values.pads[value])
+        value: memory.allocate(values.shapes[value], values.pads[value])
         for value in (0, *(one.output for one in steps))
     }
     ops = []
     for one in steps:
         op = _operation(one, values, places, numbers)
         if one.kind == library.NORM:
-            op.statistics = memory.take((op.c, 1, 2), 0)
+            op.statistics = memory.allocate((op.c, 1, 2), 0)
         ops.append(op)
-    gradients = _Memory(batch)
+    gradients = _Allocator(batch)
     doutput = _place_gradients(steps, ops, values, last, gradients)
     needs = [_scratch(op, batch) for op in ops if op.kind == library.CONVOLUTION]
     offsets, filters, phases, turns = (max((n[i] for n in needs), default=0) for i in range(4))
@@ -318,16 +317,16 @@ def plan_layers(
 
 
 def _measure(
-    recipe: Sequence[Ingredient], inputs: Shape, shapes: Mapping[str, Sequence[int]]
+    specs: Sequence[LayerSpec], inputs: Shape, shapes: Mapping[str, Sequence[int]]
 ) -> _Values:
     values = _Values({0: inputs}, defaultdict(int), defaultdict(int), {0: 0})
-    for one in recipe:
+    for one in specs:
         source = one.inputs[0]
         values.shapes[one.output] = out = _output_shape(one, values.shapes[source], shapes)
         if one.kind == library.CONVOLUTION:
             values.pads[source] = max(values.pads[source], one.edge)
             values.frames[one.output] = _gradient_frame(one, values.shapes[source], out)
-    for one in recipe:
+    for one in specs:
         source = values.roots[one.inputs[0]]
         has_frame = values.pads[source] or values.frames[source]
         is_same = one.kind == library.COPY and not has_frame
@@ -335,7 +334,7 @@ def _measure(
     return values
 
 
-def _output_shape(one: Ingredient, source: Shape, shapes: Mapping[str, Sequence[int]]) -> Shape:
+def _output_shape(one: LayerSpec, source: Shape, shapes: Mapping[str, Sequence[int]]) -> Shape:
     channels, rows, columns = source
     if one.kind == library.CONVOLUTION:
         assert one.weight is not None
@@ -355,8 +354,8 @@ def _output_shape(one: Ingredient, source: Shape, shapes: Mapping[str, Sequence[
     return channels, rows, columns
 
 
-def _gradient_frame(one: Ingredient, source: Shape, out: Shape) -> int:
-    """How far the gradient of the input looks beyond that of the output."""
+def _gradient_frame(one: LayerSpec, source: Shape, out: Shape) -> int:
+    """The width by which the input's gradient reads beyond the output's gradient."""
     frame = 0
     for size, window, count in zip(source[1:], one.kernel, out[1:], strict=True):
         for tap in range(window):
@@ -368,7 +367,7 @@ def _gradient_frame(one: Ingredient, source: Shape, out: Shape) -> int:
 
 
 def _operation(
-    one: Ingredient, values: _Values, places: Mapping[int, int], numbers: Mapping[str, int]
+    one: LayerSpec, values: _Values, places: Mapping[int, int], numbers: Mapping[str, int]
 ) -> Op:
     sources = [values.roots[i] for i in one.inputs]
     shape, out = values.shapes[one.inputs[0]], values.shapes[one.output]
@@ -393,19 +392,19 @@ def _operation(
     )  # fmt: skip
 
 
-def _pays_by_tiles(one: Ingredient, source: Shape, out: Shape) -> bool:
-    """Return whether a convolution is computed by Winograd's tiles: 3 x 3, of even images."""
+def _pays_by_tiles(one: LayerSpec, source: Shape, out: Shape) -> bool:
+    """Return whether a convolution uses Winograd's tiles: 3 x 3 filters, even image sizes."""
     is_fit = one.kind == library.CONVOLUTION and one.kernel == (3, 3) and one.stride == 1
     is_even = not any(size % 2 for size in (*source[1:], *out[1:]))
     return is_fit and is_even and one.edge <= 2 and min(source[0], out[0]) >= LEAST_CHANNELS
 
 
 def _tile_scratch(op: Op, batch: int) -> tuple[int, ...]:
-    """As `_scratch`, of a convolution by tiles: transforms are those of a strip of the image."""
+    """`_scratch` for a convolution by tiles; transforms are those of a strip of the image."""
     wide = _whole_vectors(op.c)
 
     def strip_length(rows: int, columns: int) -> int:
-        """As ``tiling_of`` of `code/transforms.h` has it."""
+        """Compute the length as in ``tiling_of`` of `code/transforms.h`."""
         tiles = columns // 2 * batch
         strip = max(1, STRIP_FLOATS // (_PLACES * (op.c + op.oc) * tiles))
         return _whole_vectors(min(strip, rows // 2) * tiles)
@@ -418,16 +417,16 @@ def _tile_scratch(op: Op, batch: int) -> tuple[int, ...]:
 
 
 def _place_gradients(
-    steps: Sequence[Ingredient], ops: Sequence[Op], values: _Values, last: int, memory: _Memory
+    steps: Sequence[LayerSpec], ops: Sequence[Op], values: _Values, last: int, memory: _Allocator
 ) -> int:
-    """Give every gradient a place while it is needed; returns that of the output."""
+    """Allocate every gradient while it is needed; return the place of the output's gradient."""
     trainable_values: set[int] = set()  # values that depend on weights
     for one in steps:
         if one.weight is not None or trainable_values & {values.roots[i] for i in one.inputs}:
             trainable_values.add(one.output)
 
     def take(value: int) -> int:
-        return memory.take(values.shapes[value], values.frames[value])
+        return memory.allocate(values.shapes[value], values.frames[value])
 
     places = {last: take(last)}
     output = places[last]
@@ -444,12 +443,12 @@ def _place_gradients(
             else:
                 op.din, op.add_in = places[source], add
         place = places.pop(one.output)
-        memory.give_back(place, values.shapes[one.output], values.frames[one.output])
+        memory.release(place, values.shapes[one.output], values.frames[one.output])
     return output
 
 
 def _scratch(op: Op, batch: int) -> tuple[int, ...]:
-    """Floats for offsets (of two floats each), packed filters, split images and turned ones."""
+    """Floats for offsets (two floats each), packed filters, split and transposed images."""
     if op.by_tiles:
         return _tile_scratch(op, batch)
     taps = op.kh * op.kw

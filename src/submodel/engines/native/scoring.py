@@ -1,8 +1,8 @@
-"""Scores of convolutional nets by the compiled kernels: norms by fixed statistics, no gradients.
+"""Evaluation of convolutional nets by the compiled kernels: fixed norm statistics, no gradients.
 
-Examples do not depend on each other then, so a batch is computed in pieces that stay in the
-processor's cache. The first examples of every evaluation are computed by the module itself as well:
-where the two differ by more than rounding, or the kernels cannot compute a net, the module does.
+With fixed statistics examples are independent, so a batch is computed in pieces that stay in the
+processor's cache. The first examples of every evaluation are also computed by the module itself: if
+the results differ by more than rounding, or the kernels do not support a net, the module is used.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from submodel.model.cut import WHOLE
 from submodel.model.inputs import Inputs, call, take_rows
 from submodel.model.norm import StaticBatchNorm
 
-_PIECE_BYTES, _LEAST, _STEP = 5 << 17, 16, 4  # of a piece's largest activation; and examples
-_TOLERANCE = 1e-3  # of the largest output: far above rounding, far below any mistake
+# bytes of a piece's largest activation; least number of examples in a piece, and its granularity
+_PIECE_BYTES, _LEAST, _STEP = 5 << 17, 16, 4
+_TOLERANCE = 1e-3  # relative to the largest output: far above rounding, far below mistakes
 _TRIAL_EXAMPLES = 2
 
 
@@ -37,7 +38,7 @@ class KernelScorer:
         self._is_refused = False
 
     def __call__(self, module: nn.Module) -> Callable[[Inputs], Tensor]:
-        """What computes the outputs of a cut's module, as it is now."""
+        """A function that computes the outputs of a cut's module with its present weights."""
         try:
             pieces = _Pieces(self._kernels(), module)
             is_same = _agree(call(module, self._example), pieces(self._example))
@@ -46,11 +47,11 @@ class KernelScorer:
         return pieces if is_same else plain_scorer(module)
 
     def _kernels(self) -> NativeForward:
-        """Those of the whole net, which serve every cut; made when they are first needed."""
+        """The native forward of the whole net, which serves every cut; made lazily."""
         if self._is_refused:
-            raise UnstackableError("it was refused before")
+            raise UnstackableError("the net was refused before")
         if self._forward is None:
-            self._is_refused = True  # unless all goes well
+            self._is_refused = True  # until the lines below succeed
             whole = build_module(self._module, WHOLE).train()
             self._forward = NativeForward(WideForward(whole, self._example))
             self._is_refused = False
@@ -58,7 +59,7 @@ class KernelScorer:
 
 
 class _Pieces:
-    """The outputs of one module, some examples at a time."""
+    """Computes the outputs of one module in pieces of some examples."""
 
     def __init__(self, forward: NativeForward, module: nn.Module) -> None:
         wide = {name: parameter.detach() for name, parameter in module.named_parameters()}
@@ -80,29 +81,29 @@ class _Pieces:
     def __call__(self, x: Inputs) -> Tensor:
         """The outputs of a batch."""
         if not isinstance(x, Tensor) or x.dtype != torch.float32 or x.device.type != "cpu":
-            raise UnstackableError("the kernels compute images in float32, on the CPU")
+            raise UnstackableError("the kernels only compute images in float32 on the CPU")
         count = len(x)
         size = -(-count // -(-count // self._most))
         size = -(-size // _STEP) * _STEP
         net = self._forward.prepare(self._stack, size, has_statistics=True)
-        rooms = self._forward.memory.claim(net, 1)
-        self._write_statistics(net, rooms[0])
+        buffers = self._forward.workspace.reserve(net, 1)
+        self._write_statistics(net, buffers[0])
         out = torch.empty(count, net.layout.outputs)
         for start in range(0, count, size):
             piece = x[start : start + size].contiguous()
-            room = out[start : start + size]
+            target = out[start : start + size]
             if len(piece) == size:
-                self._compute(net, rooms, piece, room)
+                self._compute(net, buffers, piece, target)
                 continue
             whole_piece = x.new_zeros(size, *x.shape[1:])
             whole_piece[: len(piece)] = piece
             outputs = torch.empty(size, net.layout.outputs)
-            self._compute(net, rooms, whole_piece, outputs)
-            room.copy_(outputs[: len(piece)])
+            self._compute(net, buffers, whole_piece, outputs)
+            target.copy_(outputs[: len(piece)])
         return out
 
     def _write_statistics(self, net: PreparedNet, activations: Tensor) -> None:
-        """Where the kernels find mean and 1 / deviation of every channel."""
+        """Write mean and 1 / deviation of every channel to the memory that the kernels read."""
         for op in net.ops:
             if op.kind != library.NORM:
                 continue
@@ -113,16 +114,18 @@ class _Pieces:
             pairs = torch.stack([mean, (variance.double() + layer.eps).rsqrt().float()], 1)
             activations[op.statistics : op.statistics + pairs.numel()] = pairs.reshape(-1)
 
-    def _compute(self, net: PreparedNet, rooms: tuple[Tensor, ...], x: Tensor, out: Tensor) -> None:
+    def _compute(
+        self, net: PreparedNet, buffers: tuple[Tensor, ...], x: Tensor, out: Tensor
+    ) -> None:
         net.plan.clients = 1
         library.load_library().forward(
             net.ops, len(net.ops), ctypes.byref(net.plan), self._stack.describe(),
-            x.data_ptr(), out.data_ptr(), rooms[0].data_ptr(), rooms[2].data_ptr(),
+            x.data_ptr(), out.data_ptr(), buffers[0].data_ptr(), buffers[2].data_ptr(),
         )  # fmt: skip
 
 
 def _agree(ours: Tensor, other: Tensor) -> bool:
-    """Return whether outputs differ by rounding alone; those that are not finite never do."""
+    """Return whether outputs are finite and differ by rounding alone."""
     if ours.shape != other.shape:
         return False
     largest = float(ours.abs().max())

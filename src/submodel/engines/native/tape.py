@@ -1,9 +1,9 @@
-"""Recorded steps of stacks as lists that C goes through, client by client.
+"""Recorded steps of stacks as lists of kernel calls that C code runs client by client.
 
-A step of a stack goes layer by layer, and what a layer makes for all clients has left the cache
-when the next one reads it. Layers that follow one another are therefore computed for one client
-after another, in one call; what nobody needs behind them has memory for one client only. The
-tensors of a recording are read by where each client's part of them lies.
+A step of a stack runs layer by layer, and the output of a layer for all clients has left the cache
+when the next layer reads it. Consecutive layers are therefore computed for one client after
+another, in one call; intermediate results have memory for one client only. The tensors of a
+recording are addressed by each client's part.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from submodel.engines.batched.recording import MemoryLayout, Recording, Slot
+from submodel.engines.batched.recording import MemoryLayout, Recording, TensorRef
 from submodel.engines.native.library import load_library
 
 TENSORS, NUMBERS = 9, 32
@@ -43,33 +43,33 @@ class _Step(ctypes.Structure):
 
 @dataclass(frozen=True)
 class Spot:
-    """Where a tensor of the first client lies."""
+    """The address of a tensor of the first client, in units of a float."""
 
-    root: int  # the number of the tensor whose memory it is
+    root: int  # the number of the tensor that owns the memory
     offset: int = 0  # from the first value of the root
-    step: int = 0  # from one client to the next; all in units of a float
+    step: int = 0  # from one client to the next
 
 
 @dataclass(frozen=True)
 class TapeStep:
-    """One call of a kernel for one client; None is a tensor that is not there."""
+    """One call of a kernel for one client; None stands for an absent tensor."""
 
     kind: int
     spots: tuple[Spot | None, ...]
     writes: tuple[int, ...]  # roots
     numbers: tuple[int, ...] = ()
     number: float = 0.0
-    scratch: int = 0  # floats that it needs beside, as its last tensor
+    scratch: int = 0  # floats of scratch memory, passed as the last tensor
 
 
 class ScratchMemory:
-    """Memory that all tapes of an engine share: nothing in it outlives a call."""
+    """Scratch memory shared by all tapes of an engine; its values are valid within one call."""
 
     def __init__(self) -> None:
         self._values = torch.empty(0)
 
     def at(self, size: int) -> int:
-        """The address of so many floats."""
+        """The address of ``size`` floats."""
         if len(self._values) < size:
             self._values = torch.empty(size)
         return self._values.data_ptr()
@@ -77,7 +77,7 @@ class ScratchMemory:
 
 @dataclass(frozen=True)
 class Output:
-    """A tensor that a tape makes."""
+    """A tensor that a tape computes."""
 
     number: int
     size: tuple[int, ...]
@@ -85,12 +85,12 @@ class Output:
 
     @property
     def count(self) -> int:
-        """Of its values."""
+        """The number of values."""
         return torch.Size(self.size).numel()
 
 
 class Tape:
-    """Steps that are run for every client in turn: (the tensors it reads) -> those it makes."""
+    """Steps that are run for one client after another: inputs -> outputs."""
 
     def __init__(
         self,
@@ -101,27 +101,29 @@ class Tape:
         clients: int,
         memory: ScratchMemory,
     ) -> None:
-        """A tape.
+        """Make a tape.
 
-        ``inputs`` are roots that are there before, ``outputs`` tensors that are needed behind it,
-        and ``local`` those that are not, whose values are in ``memory``.
+        ``inputs`` are roots that exist before, ``outputs`` tensors that are needed after it, and
+        ``local`` the other tensors, whose values are in ``memory``.
         """
         self._outputs, self._clients, self._memory = outputs, clients, memory
         bases = {number: place for place, number in enumerate(inputs)}
         bases |= {out.number: len(inputs) + place for place, out in enumerate(outputs)}
         self._scratch_base = len(bases)
         parts = {out.number: -(-out.count // clients) for out in local}
-        rooms = _Rooms(steps, parts)
-        self._scratch = rooms.size
+        scratch_layout = _ScratchLayout(steps, parts)
+        self._scratch = scratch_layout.size
         self._at = (ctypes.c_void_p * (len(bases) + 1))()
         self._steps = (_Step * len(steps))(
-            *(self._encode(step, bases, rooms, place) for place, step in enumerate(steps))
+            *(self._encode(step, bases, scratch_layout, place) for place, step in enumerate(steps))
         )
         self._run: Any = load_library().run_tape
         self._run.argtypes = [ctypes.c_void_p, _I64, ctypes.c_void_p, _I64]
         self._run.restype = _I64
 
-    def _encode(self, step: TapeStep, bases: dict[int, int], rooms: _Rooms, place: int) -> _Step:
+    def _encode(
+        self, step: TapeStep, bases: dict[int, int], scratch_layout: _ScratchLayout, place: int
+    ) -> _Step:
         spots = []
         for spot in step.spots:
             if spot is None:
@@ -129,16 +131,16 @@ class Tape:
             elif spot.root in bases:
                 spots.append(_Spot(bases[spot.root], spot.offset, spot.step))
             else:
-                start = rooms.starts[spot.root]
+                start = scratch_layout.starts[spot.root]
                 spots.append(_Spot(self._scratch_base, start + spot.offset, 0))
         if step.scratch:
-            spots.append(_Spot(self._scratch_base, rooms.extra[place], 0))
+            spots.append(_Spot(self._scratch_base, scratch_layout.extra[place], 0))
         spots += [_Spot(-1, 0, 0)] * (TENSORS - len(spots))
         numbers = (_I64 * NUMBERS)(*step.numbers)
         return _Step(step.kind, (_Spot * TENSORS)(*spots), numbers, step.number)
 
     def __call__(self, *inputs: Tensor) -> list[Tensor]:
-        """Run it."""
+        """Run the steps."""
         outputs = [torch.empty_strided(out.size, out.stride) for out in self._outputs]
         addresses = [t.data_ptr() for t in (*inputs, *outputs)]
         self._at[:] = [*addresses, self._memory.at(self._scratch)]
@@ -147,8 +149,8 @@ class Tape:
         return outputs
 
 
-class _Rooms:
-    """Where tensors of one client lie in the scratch memory: room is used again once it is free."""
+class _ScratchLayout:
+    """The layout of one client's tensors in the scratch memory, with reuse of free memory."""
 
     def __init__(self, steps: Sequence[TapeStep], parts: dict[int, int]) -> None:
         last = {
@@ -158,12 +160,12 @@ class _Rooms:
             if spot is not None
         }
         self.starts: dict[int, int] = {}
-        self.extra: dict[int, int] = {}  # of steps that need some beside
+        self.extra: dict[int, int] = {}  # step -> start of its scratch memory
         self.size = 0
         free: list[tuple[int, int]] = []  # start and end
 
         def take(size: int) -> int:
-            size = -(-size // 16) * 16  # rows that begin where vectors do
+            size = -(-size // 16) * 16  # aligned to vectors
             for place, (start, end) in enumerate(free):
                 if end - start >= size:
                     free[place] = (start + size, end)
@@ -187,23 +189,23 @@ class _Rooms:
 (LINEAR_FORWARD, LINEAR_BACKWARD, ACTIVATION_FORWARD, ACTIVATION_BACKWARD, NORM_FORWARD,
  NORM_BACKWARD, ATTENTION_FORWARD, ATTENTION_BACKWARD, ENTROPY_FORWARD, ENTROPY_BACKWARD,
  COPY_VALUES, CLEAR, ADD_VALUES, MULTIPLY_VALUES) = range(14)  # fmt: skip
-"""The kinds of steps, as `code/tape.h` has them."""
+"""The kinds of steps, as in `code/tape.h`."""
 
 
 class UntapedError(Exception):
-    """A call that is left to torch."""
+    """Raised for a call that has no form on a tape and is left to torch."""
 
 
 @dataclass(frozen=True)
 class TapeReader:
-    """Knows where the tensors of a recording lie."""
+    """Computes the addresses of the tensors of a recording."""
 
     recording: Recording
     clients: int
 
     def layout(self, value: Any) -> MemoryLayout:
-        """How an argument or output lies."""
-        number = value.number if isinstance(value, Slot) else value
+        """The memory layout of an argument or output."""
+        number = value.number if isinstance(value, TensorRef) else value
         if not isinstance(number, int):
             raise UntapedError
         return self.recording.layouts[number]
@@ -211,7 +213,7 @@ class TapeReader:
     def spot(
         self, value: Any, layout: MemoryLayout | None = None, kind: torch.dtype = torch.float32
     ) -> Spot:
-        """Where the first client's part is; each client's must be memory of its own."""
+        """The address of the first client's part; the clients' parts must not overlap."""
         layout = layout or self.layout(value)
         whole = self.recording.layouts[layout.root]
         if self.recording.types[layout.root] != kind or not layout.size or not whole.size:
@@ -233,20 +235,20 @@ class TapeReader:
         return Spot(layout.root, unit * layout.offset, unit * part)
 
     def dense(self, value: Any, kind: torch.dtype = torch.float32) -> Spot:
-        """The same, of a tensor whose values lie one after another."""
+        """`spot` of a contiguous tensor."""
         layout = self.layout(value)
         if layout.stride != _contiguous(layout.size):
             raise UntapedError
         return self.spot(value, kind=kind)
 
     def maybe(self, value: Any) -> Spot | None:
-        """The same, of one that may not be there."""
+        """`dense` of a tensor that may be absent."""
         if value is None or 0 in self.layout(value).size:
             return None
         return self.dense(value)
 
-    def everyones(self, layout: MemoryLayout, number: Any) -> Spot:
-        """Of a tensor that may be the same for all clients."""
+    def maybe_common(self, layout: MemoryLayout, number: Any) -> Spot:
+        """`spot` of a tensor that may be common to all clients."""
         if layout.stride[0] or layout.size[0] != self.clients:
             return self.spot(number, layout)
         if self.recording.types[layout.root] != torch.float32:
@@ -259,7 +261,7 @@ def _contiguous(size: Sequence[int]) -> tuple[int, ...]:
 
 
 def _is_compact(layout: MemoryLayout) -> bool:
-    """Whether a tensor fills its memory, and goes through it row by row of its first dimension."""
+    """Return whether a tensor fills its memory and the first dimension is the outermost."""
     dims = sorted(zip(layout.stride, layout.size, strict=True), reverse=True)
     dims = [(stride, size) for stride, size in dims if size > 1]
     so_far = 1
@@ -273,6 +275,6 @@ def _is_compact(layout: MemoryLayout) -> bool:
 def make_step(
     kind: int, spots: Sequence[Spot | None], outputs: int, *numbers: int, **rest: Any
 ) -> TapeStep:
-    """A step whose last tensors are made by it."""
+    """Make a step that writes to its last ``outputs`` tensors."""
     writes = tuple(spot.root for spot in spots[len(spots) - outputs :] if spot is not None)
     return TapeStep(kind, tuple(spots), writes, tuple(map(int, numbers)), **rest)

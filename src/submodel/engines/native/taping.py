@@ -1,6 +1,6 @@
-"""From the calls of a recorded step to tapes: which go together, and what outlives them.
+"""Conversion of the calls of a recorded step to tapes: grouping of calls, and outputs of groups.
 
-A tape has the kernels' own operators, and those of torch between them that go value by value.
+A tape contains operators of the kernels, and pointwise operators of torch between them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from submodel.engines.batched.recording import (
     MemoryLayout,
     OperatorCall,
     Recording,
-    Slot,
+    TensorRef,
     tensors_made,
     tensors_read,
 )
@@ -47,7 +47,7 @@ from submodel.engines.native.tape import (
 )
 
 TapeRule = Callable[[TapeReader, OperatorCall], list[TapeStep]]
-"""What a call is as steps; raises `UntapedError` where it is left to torch."""
+"""Converts a call to steps; raises `UntapedError` if it is left to torch."""
 
 
 def _linear(reader: TapeReader, call: OperatorCall) -> list[TapeStep]:
@@ -156,7 +156,7 @@ LAYERS: Mapping[object, TapeRule] = {
     operators.cross_entropy: _entropy,
     operators.cross_entropy_backward: _entropy_backward,
 }
-"""By operator. A tape begins with one of these."""
+"""Rules by operator, for the layers with which a tape may begin."""
 
 
 _DIMENSIONS = 5
@@ -167,14 +167,14 @@ def _walk(
     reader: TapeReader, kind: int, inputs: Sequence[tuple[Any, MemoryLayout]],
     out: tuple[Any, MemoryLayout], number: float = 1.0,
 ) -> TapeStep:  # fmt: skip
-    """A step that goes through tensors value by value, in the order of the one it makes."""
+    """A pointwise step, in the memory order of its output."""
     size = out[1].size
     wide = [(n, layout if layout.size == size else _stretch(layout, size)) for n, layout in inputs]
     layouts = [*(layout for _, layout in wide), out[1]]
-    spots = [*(reader.everyones(layout, n) for n, layout in wide), reader.spot(*out)]
+    spots = [*(reader.maybe_common(layout, n) for n, layout in wide), reader.spot(*out)]
     sizes = [size[0] // reader.clients, *size[1:]]
     order = sorted(range(len(sizes)), key=lambda place: -out[1].stride[place])
-    dims: list[list[int]] = []  # size and strides, neighbours as one where memory goes on
+    dims: list[list[int]] = []  # size and strides; contiguous neighbours are merged
     for place in order:
         here = [sizes[place], *(layout.stride[place] for layout in layouts)]
         if here[0] == 1:
@@ -193,7 +193,7 @@ def _walk(
 
 
 def _stretch(layout: MemoryLayout, size: tuple[int, ...]) -> MemoryLayout:
-    """As torch stretches a tensor to another's size."""
+    """The layout of a tensor broadcast to a size."""
     missing = len(size) - len(layout.size)
     pairs = [(1, 0)] * missing + list(zip(layout.size, layout.stride, strict=True))
     if any(n not in (1, width) for (n, _), width in zip(pairs, size, strict=True)):
@@ -235,8 +235,8 @@ def _join(is_stack: bool) -> TapeRule:
                 stride = (*layout.stride[:dim], 0, *layout.stride[dim:])
                 layout = replace(layout, size=size, stride=stride)
             at = whole.offset + start * whole.stride[dim]
-            room = replace(whole, size=layout.size, offset=at)
-            steps.append(_walk(reader, COPY_VALUES, [(part, layout)], (out, room)))
+            target = replace(whole, size=layout.size, offset=at)
+            steps.append(_walk(reader, COPY_VALUES, [(part, layout)], (out, target)))
             start += layout.size[dim]
         if dim == 0:
             raise UntapedError
@@ -252,9 +252,9 @@ def _slice_backward(reader: TapeReader, call: OperatorCall) -> list[TapeStep]:
     dim %= len(size)
     if by != 1 or dim == 0 or start < 0:
         raise UntapedError
-    room = replace(whole, size=layout.size, offset=whole.offset + start * whole.stride[dim])
+    target = replace(whole, size=layout.size, offset=whole.offset + start * whole.stride[dim])
     clear = make_step(CLEAR, [reader.spot(out)], 1, prod(whole.size) // reader.clients)
-    return [clear, _walk(reader, COPY_VALUES, [(source, layout)], (out, room))]
+    return [clear, _walk(reader, COPY_VALUES, [(source, layout)], (out, target))]
 
 
 VALUES: Mapping[object, TapeRule] = {
@@ -266,29 +266,29 @@ VALUES: Mapping[object, TapeRule] = {
     _aten.stack.default: _join(is_stack=True),
     _aten.slice_backward.default: _slice_backward,
 }
-"""By operator: torch's that stand between layers."""
+"""Rules by operator, for operators of torch between layers."""
 
 
 _VIEW = torch.ops.aten.as_strided.default
 _RULES = {**LAYERS, **VALUES}
-_FEWEST = 2  # calls that are worth a tape
+_FEWEST = 2  # calls for which a tape is faster
 
 
 @dataclass
 class _Segment:
-    """Calls that follow one another, or depend on nothing in between."""
+    """Calls that run together: consecutive, or independent of the calls in between."""
 
     calls: list[OperatorCall] = field(default_factory=list)
     steps: list[TapeStep] = field(default_factory=list)
 
     @property
     def roots(self) -> set[int]:
-        """What it makes."""
+        """The roots that it writes to."""
         return {root for step in self.steps for root in step.writes}
 
 
 def make_fuse() -> Fuse:
-    """A function that puts calls of the kernels, and what is between them, on tapes."""
+    """A function that fuses calls of the kernels, and calls between them, to tapes."""
     memory = ScratchMemory()
 
     def fuse(
@@ -311,7 +311,7 @@ def make_fuse() -> Fuse:
 
 
 def _count_clients(calls: Sequence[OperatorCall], recording: Recording) -> int | None:
-    """As linear layers have them; None if there are none, or not of one number."""
+    """The number of clients in all linear layers; None if there are none or it differs."""
     counts = {
         recording.layouts[call.arguments[0].number].size[0]
         for call in calls
@@ -321,7 +321,7 @@ def _count_clients(calls: Sequence[OperatorCall], recording: Recording) -> int |
 
 
 def _steps(reader: TapeReader, call: OperatorCall) -> list[TapeStep] | None:
-    """A call as steps; None: it is for torch."""
+    """A call as steps; None if it is left to torch."""
     rule = _RULES.get(call.operator)
     if rule is None or call.writes:
         return None
@@ -332,7 +332,7 @@ def _steps(reader: TapeReader, call: OperatorCall) -> list[TapeStep] | None:
 
 
 def _divide(calls: Sequence[OperatorCall], reader: TapeReader) -> list[OperatorCall | _Segment]:
-    """Segments and other calls, in an order that keeps what depends on what."""
+    """Divide calls into segments and other calls, in an order that respects dependencies."""
     parts: list[OperatorCall | _Segment] = []
     segment, new_roots, late = _Segment(), set[int](), set[int]()
     behind: list[OperatorCall] = []
@@ -377,7 +377,7 @@ def _tape(
     clients: int,
     memory: ScratchMemory,
 ) -> list[OperatorCall]:
-    """A segment as one call."""
+    """Convert a segment to one call."""
     if len(segment.calls) < _FEWEST:
         return segment.calls
     layouts, new_roots = recording.layouts, segment.roots
@@ -400,5 +400,5 @@ def _tape(
     spots = (spot for step in segment.steps for spot in step.spots if spot is not None)
     inputs = list(dict.fromkeys(spot.root for spot in spots if spot.root not in new_roots))
     tape = Tape(segment.steps, inputs, outputs, local, clients, memory)
-    arguments = tuple(Slot(number) for number in inputs)
+    arguments = tuple(TensorRef(number) for number in inputs)
     return [OperatorCall(tape, arguments, {}, tuple(out.number for out in outputs), True)]

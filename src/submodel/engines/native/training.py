@@ -1,7 +1,7 @@
 """All steps of the clients of a stack in a round, in one call of the kernels.
 
-Batches, passes, the cross-entropy and SGD are computed client after client, so that a client's
-weights stay in a core's cache from its first step to its last, and Python is left once for all.
+Batches, passes, the cross-entropy and SGD are computed client by client, so that a client's weights
+stay in a core's cache from its first step to its last, with a single call from Python.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from torch import Tensor
 
 from submodel.algorithm.types import Setup, Task
 from submodel.engines.batched.engine import StackedClient
-from submodel.engines.batched.stack import Share, Stack, StackedLoss
+from submodel.engines.batched.stack import Stack, StackedLoss, StackSlice
 from submodel.engines.native.forward import NativeForward, StackView
-from submodel.engines.native.library import LANES, TensorSlot, TrainingPlan, load_library
+from submodel.engines.native.library import LANES, TrainingPlan, TrainingTensor, load_library
 from submodel.model.inputs import columns
 from submodel.tasks.loss import LossSums
 from submodel.tasks.optimisers import Sgd
@@ -27,7 +27,7 @@ from submodel.tasks.training import LocalWork, count_steps
 
 
 class WholeTraining:
-    """Trains stacks by the kernels alone, where everything that a step does has one."""
+    """Trains stacks by the kernels alone, if all parts of a step are supported."""
 
     def __init__(self, forward: NativeForward, setup: Setup) -> None:
         self._forward = forward
@@ -37,7 +37,7 @@ class WholeTraining:
         self._gradients = torch.empty(0)
 
     def can_train(self, task: Task, loss: StackedLoss) -> bool:
-        """Whether clients with such a task are trained here: from shapes and settings alone."""
+        """Return whether clients with this task can be trained; depends on shapes and settings."""
         work = task.work
         if self._images is None or self._has_augmentation or task.scales or not loss.is_of_labels:
             return False
@@ -47,14 +47,14 @@ class WholeTraining:
         return work.batch_size is not None and self._forward.is_for(rows, work.batch_size)
 
     def train(self, stack: Stack, clients: Sequence[StackedClient], loss: StackedLoss) -> LossSums:
-        """Take all steps of all clients; returns their losses."""
+        """Take all steps of all clients; return their losses."""
         loss_sums, work = LossSums(len(clients)), clients[0].task.work
         total = count_steps(clients[0].total, work)
         lengths = [tuple(map(len, client.batches)) for client in clients]
         for batch_lengths, numbers in groupby(range(len(clients)), key=lengths.__getitem__):
             members = list(numbers)
             start, stop = members[0], members[-1] + 1
-            share, present = stack.share(start, stop), loss.present(start, stop)
+            part, present = stack.select(start, stop), loss.present(start, stop)
             first = 0
             for batch, run in groupby(batch_lengths):
                 steps = range(first, first + len(list(run)))
@@ -63,34 +63,34 @@ class WholeTraining:
                     [client.batches[steps.start : first] for client in clients[start:stop]]
                 )
                 rates = np.array([work.lr * work.rates.factor(s, total) for s in steps], np.float32)
-                losses = self._take_steps(share, positions, rates, work, loss, present)
+                losses = self._take_steps(part, positions, rates, work, loss, present)
                 for values in torch.from_numpy(losses).unbind(1):
                     loss_sums.add(values, [batch] * len(members), start)
         return loss_sums
 
     def _take_steps(
         self,
-        share: Share,
+        part: StackSlice,
         positions: NDArray[np.int64],
         rates: NDArray[np.float32],
         work: LocalWork,
         loss: StackedLoss,
         present: Tensor | None,
     ) -> NDArray[np.float32]:
-        """Steps on batches of one size, at positions [client][step][example]: their losses."""
+        """Take steps on batches of one size, at positions [client][step][example]: losses."""
         assert self._images is not None
         assert isinstance(work.optimiser, Sgd)
         clients, steps, batch = positions.shape
-        view = StackView(share.tensors, self._forward.names, clients)
+        view = StackView(part.tensors, self._forward.names, clients)
         net = self._forward.prepare(view, batch)
-        rooms = self._forward.memory.claim(net, 1)
+        buffers = self._forward.workspace.reserve(net, 1)
         targets, classes = self._labels[positions], 0
         if present is not None:
             classes = present.shape[1]
             pairs = zip(present.numpy(), targets, strict=True)
             targets = np.stack([np.searchsorted(own, labels) for own, labels in pairs])
             if targets.max() >= classes + loss.padding:
-                raise IndexError("an example has a label that its client does not")
+                raise IndexError("an example has a label that its client does not have")
         gathers = present is not None and classes != net.layout.outputs
         losses = np.empty((clients, steps), np.float32)
         training = TrainingPlan(
@@ -103,19 +103,19 @@ class WholeTraining:
             decay=work.optimiser.weight_decay, clip=work.clip or 0.0, smoothing=loss.smoothing,
         )  # fmt: skip
         sizes = [len(t) // clients * t.stride(0) for t in view.tensors]
-        gradients = self._room_for_gradients(view.tensors, sizes)
-        slots = (TensorSlot * len(sizes))(*self._slots(share, sizes))
+        gradients = self._gradient_buffers(view.tensors, sizes)
+        tensors = (TrainingTensor * len(sizes))(*self._training_tensors(part, sizes))
         net.plan.clients = clients
         load_library().train(
             net.ops, len(net.ops), ctypes.byref(net.plan), view.describe(gradients),
-            slots, len(sizes), ctypes.byref(training), *(room.data_ptr() for room in rooms),
+            tensors, len(sizes), ctypes.byref(training), *(buffer.data_ptr() for buffer in buffers),
         )  # fmt: skip
         return losses
 
-    def _room_for_gradients(
+    def _gradient_buffers(
         self, tensors: Sequence[Tensor], sizes: Sequence[int]
     ) -> list[Tensor | None]:
-        """Of one client: the next one's take their place."""
+        """Memory for the gradients of one client, which the next client reuses."""
         starts = list(accumulate((-(-size // LANES) * LANES for size in sizes), initial=0))
         if len(self._gradients) < starts[-1] + LANES:
             self._gradients = torch.empty(starts[-1] + LANES)
@@ -124,21 +124,21 @@ class WholeTraining:
             for start, tensor in zip(starts, tensors, strict=False)
         ]
 
-    def _slots(self, share: Share, sizes: Sequence[int]) -> Iterator[TensorSlot]:
-        """What the optimiser and masks have for every tensor that the net uses."""
+    def _training_tensors(self, part: StackSlice, sizes: Sequence[int]) -> Iterator[TrainingTensor]:
+        """The momentum and mask of every tensor of the net."""
         numbers = {name: number for number, name in enumerate(self._names)}
         for name, size in zip(self._forward.names, sizes, strict=True):
-            number, parameter = numbers.get(name), share.tensors[name]
-            companions = [share.slots[0] if share.slots else (), share.masks]
+            number, parameter = numbers.get(name), part.tensors[name]
+            companions = [part.slots[0] if part.slots else (), part.masks]
             pointers = [
                 None if number is None or not tensors else _pointer(tensors[number], parameter)
                 for tensors in companions
             ]
-            yield TensorSlot(momentum=pointers[0], mask=pointers[1], size=size)
+            yield TrainingTensor(momentum=pointers[0], mask=pointers[1], size=size)
 
 
 def _images_and_labels(setup: Setup) -> tuple[Tensor | None, NDArray[np.int64]]:
-    """All examples as the kernels read them; None where they are no images with a label each."""
+    """All examples for the kernels; None unless they are images with one label each."""
     examples, classes = setup.clients.dataset.train, setup.clients.dataset.classes
     images, labels = columns(examples.x), examples.y
     image = next(iter(images.values()))
@@ -153,7 +153,7 @@ def _images_and_labels(setup: Setup) -> tuple[Tensor | None, NDArray[np.int64]]:
 
 
 def _pointer(tensor: Tensor, like: Tensor) -> int:
-    """Where a tensor begins, which must lie in memory as another one does."""
+    """The address of a tensor, which must have the same memory layout as another one."""
     strides = [
         [step for step, size in zip(t.stride(), t.shape, strict=True) if size > 1]
         for t in (tensor, like)

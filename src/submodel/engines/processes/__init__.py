@@ -1,1 +1,1 @@
-"""Several processes that share a run."""
+"""Several processes that train one run."""

@@ -1,7 +1,7 @@
-"""Starting commands of ours as processes of this machine: runs at once, or the ranks of one run.
+"""Commands of this program as child processes: several runs at once, or the ranks of one run.
 
-They end when this process does, even if it is killed. On Linux Python's fork server starts them,
-so that all but the first start in a moment; elsewhere each loads PyTorch by itself.
+They end when this process ends, even if it is killed. On Linux Python's forkserver starts them, so
+that all except the first start at once; on other systems each process imports PyTorch.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from typing import Any, Self
 
 from submodel.core.errors import SubmodelError
 
-_GRACE = 20.0  # seconds that a process has to end by itself
-_FOLLOWER_THREAD = "launcher"  # of a command that waits for the end of the process that started it
+_GRACE = 20.0  # seconds for a process to end by itself
+_FOLLOWER_THREAD = "launcher"  # name of the thread that waits for the end of the parent process
 _LOOPBACK = "127.0.0.1"
 _FIRST_PORT, _PORTS, _TRIES = 12_000, 20_000, 100
 _MOST_PER_CORE = 16
 
 
 class Follower:
-    """A command that runs, with the methods of `subprocess.Popen`."""
+    """A running command, with methods of `subprocess.Popen`."""
 
     def __init__(self, process: BaseProcess, seconds: Connection) -> None:
         self._process, self._seconds = process, seconds
@@ -46,29 +46,29 @@ class Follower:
 
     @property
     def returncode(self) -> int | None:
-        """The exit status if it has ended; minus the signal's number if that ended it."""
+        """The exit status, or minus the number of the signal that ended it; None if it runs."""
         return self._process.exitcode
 
     def poll(self) -> int | None:
-        """The same."""
+        """Return `returncode`."""
         return self._process.exitcode
 
     def wait(self, timeout: float | None = None) -> int:
-        """The exit status, when it has ended; `subprocess.TimeoutExpired` if it has not by then."""
+        """Wait for the exit status; raise `subprocess.TimeoutExpired` after the timeout."""
         self._process.join(timeout)
         if (status := self._process.exitcode) is None:
             raise subprocess.TimeoutExpired("submodel", timeout or 0.0)
         return status
 
     def send_signal(self, sig: int) -> None:
-        """Send it a signal, if it has not ended."""
+        """Send a signal to the command if it runs."""
         if self.poll() is None and self._process.pid is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._process.pid, sig)
 
     @property
     def core_seconds(self) -> float | None:
-        """Seconds of a core that it took, with all that it started; None if it was killed."""
+        """CPU seconds of the command and its children; None if it was killed."""
         with contextlib.suppress(EOFError, OSError):
             if self._core_seconds is None and self.poll() is not None and self._seconds.poll():
                 self._core_seconds = float(self._seconds.recv_bytes())
@@ -76,7 +76,7 @@ class Follower:
 
 
 class Followers:
-    """Starts commands of ours; those that still run when it is closed are killed.
+    """Starts commands of this program, and kills those that still run when it is closed.
 
     >>> with Followers() as followers:
     ...     followers.start(["--version"], os.environ, subprocess.DEVNULL).wait()
@@ -84,7 +84,7 @@ class Followers:
     """
 
     core_seconds = 0.0
-    """Of all commands that this process has started and closed."""
+    """CPU seconds of all commands that this process has started and closed."""
 
     def __init__(self) -> None:
         self._followers: list[Follower] = []
@@ -104,7 +104,7 @@ class Followers:
     ) -> Follower:
         """Start a command.
 
-        ``output`` is a file, or `subprocess.DEVNULL`; None is where we write to.
+        ``output`` is a file descriptor or `subprocess.DEVNULL`; None: the output of this process.
         """
         context: Any = multiprocessing.get_context(
             "forkserver" if sys.platform == "linux" else "spawn"
@@ -129,7 +129,7 @@ def _null_file() -> Iterator[int]:
 
 @contextmanager
 def _without_main() -> Iterator[None]:
-    """Without the caller's script, which processes of `multiprocessing` would run once more."""
+    """Hide the caller's script, which child processes of `multiprocessing` would run again."""
     main = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
     try:
@@ -145,9 +145,9 @@ def _run_command(
     files: Sequence[Connection],
     seconds: Connection,
 ) -> None:
-    """A process like one that a shell has started, but that it ends with the one that did."""
-    os.setpgid(0, 0)  # Ctrl-C reaches it through its launcher alone, once
-    gc.freeze()  # memory that it does not touch stays shared
+    """Run a command as if started by a shell, but end it with the parent process."""
+    os.setpgid(0, 0)  # Ctrl-C reaches it once, through its launcher
+    gc.freeze()  # memory that is not written to stays shared
     threading.Thread(target=_end_with_launcher, name=_FOLLOWER_THREAD, daemon=True).start()
     for stream, file in enumerate(files, start=1):
         os.dup2(file.fileno(), stream)
@@ -159,16 +159,16 @@ def _run_command(
     try:
         runpy.run_module("submodel", run_name="__main__", alter_sys=True)
     finally:
-        atexit._run_exitfuncs()  # multiprocessing leaves them out
+        atexit._run_exitfuncs()  # multiprocessing omits them
         took = sum(os.times()[:4]) + Followers.core_seconds
         with contextlib.suppress(OSError):
             seconds.send_bytes(str(took).encode())
 
 
 def _end_with_launcher() -> None:
-    """End as by a kill, so that the last round is saved; and then if that takes too long.
+    """Terminate when the launcher ends, so that the last round is saved; exit after a grace period.
 
-    Somebody may wait for another process that will never answer.
+    The process may wait for another one that never answers.
     """
     launcher = multiprocessing.parent_process()
     assert launcher is not None
@@ -179,10 +179,9 @@ def _end_with_launcher() -> None:
 
 
 def free_port() -> int:
-    """A port on loopback that nobody listens on, for a process that will.
+    """A free port on loopback for a process that will listen on it.
 
-    Ports that the system hands out by itself are not among them: an outgoing connection could take
-    one before the process listens.
+    Ephemeral ports are excluded: an outgoing connection could take one before the process listens.
     """
     for _ in range(_TRIES):
         port = _FIRST_PORT + secrets.randbelow(_PORTS)
@@ -195,15 +194,15 @@ def free_port() -> int:
     raise SubmodelError(f"no free port on {_LOOPBACK} in {_TRIES} tries")
 
 
-def endings() -> list[signal.Signals]:
+def ending_signals() -> list[signal.Signals]:
     """The signals that end a command: Ctrl-C, kill, a closed terminal unless `nohup` is used."""
     ignores_hangup = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     return [signal.SIGINT, signal.SIGTERM, *([] if ignores_hangup else [signal.SIGHUP])]
 
 
 @contextmanager
-def saying_it_once() -> Iterator[None]:
-    """Without warnings, if `launch` started this process: who called it has given them."""
+def warn_once() -> Iterator[None]:
+    """Suppress warnings if `launch` started this process, as the parent has already logged them."""
     log = logging.getLogger("submodel")
     level = log.level
     if "RANK" in os.environ and any(t.name == _FOLLOWER_THREAD for t in threading.enumerate()):
@@ -215,11 +214,11 @@ def saying_it_once() -> Iterator[None]:
 
 
 def launch(arguments: Sequence[str], processes: int) -> int:
-    """Run this command in so many processes; returns the exit status of the first.
+    """Run this command in several processes; return the exit status of the first.
 
-    They talk over loopback only. The first one prints; a process that dies ends the run, and the
-    first says how to go on. When this process is told to end, they save their last round; when it
-    is killed, they notice that themselves.
+    They communicate over loopback only, and only the first one prints. If a process dies, the run
+    ends and the first process prints how to resume. If this process gets a signal to end, they save
+    their last round; if it is killed, they end by themselves.
     """
     if processes > (most := _MOST_PER_CORE * (os.cpu_count() or 1)):
         raise SubmodelError(f"{processes} processes are too many for this machine; at most {most}")
@@ -238,7 +237,7 @@ def launch(arguments: Sequence[str], processes: int) -> int:
         for child in children:
             child.send_signal(received[-1])
 
-    before = {n: signal.signal(n, pass_on) for n in endings()}
+    before = {n: signal.signal(n, pass_on) for n in ending_signals()}
     try:
         with Followers() as followers:
             for rank in range(processes):
@@ -246,7 +245,7 @@ def launch(arguments: Sequence[str], processes: int) -> int:
                 output = None if rank == 0 else subprocess.DEVNULL
                 child = followers.start(arguments, environment, output)
                 children.append(child)
-                for number in received:  # while it was not there yet
+                for number in received:  # before it was started
                     child.send_signal(number)
             return _wait(children)
     except OSError as error:
@@ -257,9 +256,9 @@ def launch(arguments: Sequence[str], processes: int) -> int:
 
 
 def _wait(children: Sequence[Follower]) -> int:
-    """Until the first process ends; if another one fails, it is told after a while, then made to.
+    """Wait until the first process ends; if another one fails, terminate the first, then kill it.
 
-    It may wait for the lost one in a place where no signal reaches it.
+    The first process may wait for the lost one in code that no signal interrupts.
     """
     first, lost_at, has_signalled = children[0], 0.0, False
     while first.poll() is None:
@@ -270,7 +269,7 @@ def _wait(children: Sequence[Follower]) -> int:
                 first.send_signal(signal.SIGTERM)
                 has_signalled = True
             elif time.monotonic() - lost_at > 2 * _GRACE:
-                text = "another process of the run was lost: 'submodel resume' goes on"
+                text = "another process of the run was lost: continue with 'submodel resume'"
                 print(text, file=sys.stderr, flush=True)
                 first.send_signal(signal.SIGKILL)
                 first.wait()

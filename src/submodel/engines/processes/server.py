@@ -1,7 +1,7 @@
-"""What the fork server imports before it forks commands: all that most of them need.
+"""The imports of the forkserver before it forks commands.
 
-An interpreter takes seconds to load PyTorch, which a comparison of fifty runs would pay fifty
-times. The server computes nothing: it has no threads that a fork would lose, and no accelerator.
+Importing PyTorch takes seconds, which a comparison of fifty runs would pay fifty times. The server
+computes nothing: it has no threads that a fork would lose, and no accelerator.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MODULES = (
 )
 
 if "multiprocessing.forkserver" in sys.orig_argv[-1]:  # not where a test or tool imports this
-    os.setpgid(0, 0)  # Ctrl-C and the end of a terminal are for the launcher, which passes them on
+    os.setpgid(0, 0)  # Ctrl-C and hangups go to the launcher, which forwards them
 for _module in _MODULES:
-    with contextlib.suppress(ImportError):  # a command that needs it says so
+    with contextlib.suppress(ImportError):  # a command that needs the module raises the error
         importlib.import_module(_module)

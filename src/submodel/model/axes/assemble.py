@@ -1,4 +1,4 @@
-"""From the record of a trace to axes: equal sizes, names, the axes to cut, the exact axes.
+"""Conversion of a trace's record to axes: equal sizes, names, the axes to cut, the exact axes.
 
 Dimensions whose size is the same number become one axis, so a cut keeps them equal in size. Sizes
 that the code computes from one number (`2 * self.width`, `channels // 4`) stay multiples of one
@@ -499,7 +499,7 @@ def _products(expressions: Sequence[Layout]) -> Iterator[Product]:
 
 
 def _inexact(record: Record, names: Names, sizes: Mapping[str, int]) -> dict[str, tuple[str, ...]]:
-    """By axis, the operators that mix its units other than by masked weights."""
+    """The operators, by axis, that mix units other than by masked weights."""
     notes: dict[str, dict[str, None]] = {}
     for expression, words in record.mixes:
         for atom in atoms(record.algebra.resolve(expression)):

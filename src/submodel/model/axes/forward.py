@@ -99,7 +99,7 @@ _KINDS: tuple[tuple[Callable[[type], bool], str], ...] = (
     ),
     (
         lambda kind: kind in weakref.ProxyTypes,
-        "a weakref.proxy cannot be told from its module; store a weakref.ref",
+        "a weakref.proxy is indistinguishable from its module; store a weakref.ref",
     ),
 )
 

@@ -373,7 +373,7 @@ class NumberLog:
         return lines
 
     def finish(self, layout: Callable[[Any], Any]) -> CodeNumbers:
-        """The same in terms of layouts, without duplicates."""
+        """Convert the log to layouts, without duplicates."""
 
         def number_of(number: Number) -> Number:
             return replace_dimensions(number, layout)

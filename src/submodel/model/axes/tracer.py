@@ -54,7 +54,7 @@ Calls = dict[nn.Module, ModuleCall]
 
 @contextmanager
 def watch_calls(module: nn.Module) -> Iterator[Calls]:
-    """Collect the calls of all modules that lie in lists or dictionaries of modules."""
+    """Collect the calls of all modules in lists or dictionaries of modules."""
     calls: Calls = {}
 
     def note(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:

@@ -1,6 +1,6 @@
 """Verification: permuting the units of every axis in all tensors must not change the outputs.
 
-This holds exactly if dimensions are coupled correctly, whatever the model computes, so it checks
+This holds exactly if dimensions are coupled correctly, for any model, so it checks
 traced and declared axes alike. It does not detect that more could be cut.
 
 A `Trial` runs a module with other values in its tensors. For a large model, memory may not suffice

@@ -367,7 +367,7 @@ class UnitCut(ByPlan):
 
     @property
     def planned(self) -> PlannedCut:
-        """The same cut as plain data."""
+        """Convert the cut to plain data."""
         return PlannedCut(self.plan)
 
     @property

@@ -29,7 +29,7 @@ class CausalAttention(nn.Module):
         self.out = nn.Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """From and to (batch, length, width)."""
+        """Compute self-attention, (batch, length, width) to the same shape."""
         batch, length, _ = x.shape
         qkv = self.project(x).reshape(batch, length, 3, self.heads, self.head_size)
         query, key, value = qkv.permute(2, 0, 3, 1, 4).unbind(0)
@@ -54,7 +54,7 @@ class DecoderBlock(nn.Module):
         self.dropout = _dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        """From and to (batch, length, width)."""
+        """Compute the block, (batch, length, width) to the same shape."""
         x = x + self.dropout(self.attention(self.norm1(x)))
         result: Tensor = x + self.dropout(self.mlp(self.norm2(x)))
         return result

@@ -104,8 +104,8 @@ def factorised(
     if not layers_to_split:
         raise ConfigError(
             f"model.factorised: {type(module).__name__} has no layer to factorise: of its "
-            f"{len(layers)} linear layers and ungrouped convolutions the first and the last "
-            "stay whole, and so do those that share weights or are too small to gain"
+            f"{len(layers)} linear layers and ungrouped convolutions, the first and the last are "
+            "left out, and so are layers that share weights or are too small"
         )
     pairs = {key: _split(layer, rank_share) for key, layer in layers_to_split.items()}
     return replace_layers(low_rank, pairs)
@@ -254,19 +254,19 @@ def add_adapters(
     if rank < 1:
         raise ConfigError(f"model.adapter_rank: {rank} is not a positive number of ranks")
     model_copy = copy.deepcopy(module).requires_grad_(False)
-    candidates = dict(layers_of(model_copy, _is_linear))
+    linear_layers = dict(layers_of(model_copy, _is_linear))
     uses = Counter(id(p) for layer in model_copy.modules() for p in layer._parameters.values())
-    paths = _paths(type(module).__name__, candidates, layers)
+    paths = _paths(type(module).__name__, linear_layers, layers)
     targets = {
-        id(candidates[path]): candidates[path]
+        id(linear_layers[path]): linear_layers[path]
         for path in paths
-        if stands_alone(candidates[path], uses)
+        if stands_alone(linear_layers[path], uses)
     }
     if not targets:
         raise ConfigError(
             f"model.adapters: {type(module).__name__} has no layer to adapt: of its "
-            f"{len(candidates)} linear layers the last stays as it is, unless "
-            "model.adapter_layers names it, and so do those that share weights"
+            f"{len(linear_layers)} linear layers, the last is left out unless "
+            "model.adapter_layers names it, and so are layers that share weights"
         )
     scale = 2 * rank if alpha is None else alpha
     adapters = {key: AdapterLayer(x, rank, scale, dropout) for key, x in targets.items()}
@@ -349,18 +349,18 @@ def only_ranks(module: nn.Module, axes: Axes) -> Axes:
     return replace(axes, kept_whole=dict.fromkeys(others, why) | dict(axes.kept_whole))
 
 
-def _paths(name: str, candidates: dict[str, nn.Module], layers: Collection[str]) -> Sequence[str]:
+def _paths(name: str, named: dict[str, nn.Module], layers: Collection[str]) -> Sequence[str]:
     """The paths of the named layers; if none is named, all except the last."""
     if not layers:
-        return list(candidates)[:-1] if len(candidates) > 1 else list(candidates)
+        return list(named)[:-1] if len(named) > 1 else list(named)
     paths: list[str] = []
     problems = []
     for layer_name in layers:
-        matches = [path for path in candidates if f".{path}".endswith(f".{layer_name}")]
+        matches = [path for path in named if f".{path}".endswith(f".{layer_name}")]
         paths += matches
         if not matches:
-            first_names = ", ".join(list(candidates)[:_MOST_SHOWN]) or "none"
-            more = ", ..." if len(candidates) > _MOST_SHOWN else ""
+            first_names = ", ".join(list(named)[:_MOST_SHOWN]) or "none"
+            more = ", ..." if len(named) > _MOST_SHOWN else ""
             problems.append(
                 f"model.adapter_layers: {layer_name!r} is not a linear layer of {name}; linear "
                 f"layers are {first_names}{more}"

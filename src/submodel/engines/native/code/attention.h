@@ -5,7 +5,7 @@
 #pragma once
 #include "strips.h"
 
-typedef struct { float *data; i64 batch, head, place; } heads; /* strides; values lie side by side */
+typedef struct { float *data; i64 batch, head, place; } heads; /* strides; values are contiguous */
 typedef struct {
     i64 batch, heads, key_heads, places, keys, size, value_size, causal;
     double scale;
@@ -34,7 +34,7 @@ static void soften(float *w, i64 places, i64 r, i64 rows, i64 seen, i64 causal, 
     for (i64 j = 0; j < seen; j++) put(p + j * places, fetch(p + j * places, rows) * sum, rows);
 }
 
-/* weights: (batch, heads, keys, places); what no place of a vector sees is left as it was */
+/* weights: (batch, heads, keys, places); entries that no place of a vector sees are not written */
 void attention_forward(const attention *o, const heads *query, const heads *key, const heads *value,
                        const heads *out, float *weights)
 {

@@ -2,7 +2,7 @@
 #pragma once
 #include "strips.h"
 
-/* inputs_first: the weight is (inputs, outputs), as GPT-2 has it, and not (outputs, inputs) */
+/* inputs_first: the weight is (inputs, outputs), as in GPT-2, not (outputs, inputs) */
 void linear_forward(const float *x, const float *weight, const float *bias, float *out, i64 clients,
                     i64 rows, i64 inputs, i64 outputs, i64 inputs_first)
 {
@@ -31,7 +31,7 @@ static void sum_columns(const float *g, i64 rows, i64 columns, float *out)
     }
 }
 
-/* dx, dweight, dbias: 0 where they are not wanted */
+/* dx, dweight, dbias: 0 if not needed */
 void linear_backward(const float *g, const float *x, const float *weight, float *dx, float *dweight,
                      float *dbias, i64 clients, i64 rows, i64 inputs, i64 outputs, i64 inputs_first)
 {

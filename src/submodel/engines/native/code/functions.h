@@ -2,7 +2,7 @@
 #pragma once
 #include "vectors.h"
 
-/* The first values of a vector, without touching what lies beyond: memory may end there. */
+/* The first values of a vector, without access to memory beyond them. */
 INLINE vec load_first(const float *p, i64 count)
 {
 #if defined(__AVX512F__) && LANES == 16
@@ -29,12 +29,12 @@ INLINE void put(float *p, vec x, i64 left)
     else
         put_first(p, x, left);
 }
-/* Of two values the larger or smaller one; y, where one of them is no number. */
+/* The larger or smaller of two values; y if one of them is NaN. */
 #if defined(__AVX512F__) && LANES == 16
 INLINE vec larger(vec x, vec y) { return (vec)_mm512_max_ps((__m512)x, (__m512)y); }
 INLINE vec smaller(vec x, vec y) { return (vec)_mm512_min_ps((__m512)x, (__m512)y); }
 INLINE float largest(vec x) { return _mm512_reduce_max_ps((__m512)x); }
-INLINE vec reciprocal(vec x) /* of numbers; one step of Newton's doubles 14 bits */
+INLINE vec reciprocal(vec x) /* not for NaN; one step of Newton's method doubles 14 bits */
 {
     vec r = (vec)_mm512_rcp14_ps((__m512)x);
     return r * (2.0f - x * r);
@@ -84,7 +84,7 @@ INLINE vec nought_below(vec y, vec x, float limit) { return choose(x < limit, sp
 INLINE vec with_sign(vec size, vec sign) { return choose(sign < 0.0f, -size, size); }
 #endif
 
-/* e^x to 2 units of the last place (Cephes' polynomial); 0 below -87; what is no number stays so */
+/* e^x to 2 units of the last place (Cephes' polynomial); 0 below -87; NaN stays NaN */
 INLINE vec exponential(vec x)
 {
     vec y = larger(spread(-87.0f), smaller(spread(88.0f), x));
@@ -121,7 +121,7 @@ INLINE vec error_function(vec x, vec *bell)
 #define LINEAR 1.59576912f /* 2 sqrt(2 / pi) */
 #define CUBIC 0.0713548163f
 
-/* x times a share of it: 0.5 x (1 + tanh u) = x sigmoid(2 u), 0.5 x (1 + erf(x / sqrt 2)), ... */
+/* x times a gate: 0.5 x (1 + tanh u) = x sigmoid(2 u), 0.5 x (1 + erf(x / sqrt 2)), ... */
 INLINE vec activate(i64 kind, vec x)
 {
     vec bell;

@@ -1,9 +1,9 @@
-/* Linear layers. Values lie as [channel][example]; where few examples would leave vectors half empty,
- * these go along the inputs, of values turned to [example][channel]. Filters are read where they are. */
+/* Linear layers. Values are stored as [channel][example]; if few examples would leave vectors half
+ * empty, vectors go along the inputs, with values transposed to [example][channel]. */
 #pragma once
 #include "matrices.h"
 
-/* not where rows of filters end inside half a vector, behind which nobody may look */
+/* not if rows of filters end inside half a vector: kernels must not read past the end */
 static int is_linear(const op *o, const tensor *w)
 {
     return o->kh * o->kw * o->h * o->w * o->oh * o->ow == 1 && w->si == 1 && o->c % (LANES / 2) == 0 &&
@@ -36,7 +36,7 @@ static void linear_filter_gradient(const op *o, i64 n, const float *values, cons
     multiply(room, n, 1, turned, o->c, n, o->c, d, so, o->oc);
 }
 
-/* d[input][example] = sum over outputs of w[output][input] g[output][example], turned */
+/* d[input][example] = sum over outputs of w[output][input] g[output][example], transposed */
 static void linear_input_gradient(const op *o, i64 n, const float *weights, i64 so, const float *g,
                                   float *d, float *room)
 {

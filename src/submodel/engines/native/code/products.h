@@ -98,7 +98,7 @@ static outer *const outers[3][2] = {{outer_1_1, outer_1_2}, {outer_2_1, outer_2_
                                     {outer_4_1, outer_4_2}};
 #endif
 
-/* turning an image pays where it is used for several taps, or is small itself */
+/* transposing an image is faster if it is used for several taps, or is small */
 static int uses_outer(const op *o, i64 n)
 {
     return 4 * o->c >= 3 * LANES && o->oh * vectors(o->ow * n) < (o->kh * o->kw > 3 ? 64 : 16);

@@ -9,7 +9,7 @@ INLINE float row_sum(const float *x, i64 width)
     return total(sum);
 }
 
-/* shift: 0 for an RMS norm, which takes no mean away; statistics: mean and 1 / deviation of rows */
+/* shift: 0 for an RMS norm, which subtracts no mean; statistics: mean and 1 / deviation of rows */
 void norm_rows_forward(const float *x, const float *scale, const float *shift, i64 centred,
                        float *out, float *statistics, i64 clients, i64 rows, i64 width, double eps)
 {
@@ -31,7 +31,7 @@ void norm_rows_forward(const float *x, const float *scale, const float *shift, i
     }
 }
 
-/* dx, dscale, dshift: 0 where they are not wanted */
+/* dx, dscale, dshift: 0 if not needed */
 void norm_rows_backward(const float *g, const float *x, const float *scale, const float *statistics,
                         i64 centred, float *dx, float *dscale, float *dshift, i64 clients, i64 rows,
                         i64 width)
@@ -64,7 +64,7 @@ void norm_rows_backward(const float *g, const float *x, const float *scale, cons
 }
 
 /* -log softmax(x)[label] of every row, 0 if it is ignored, and the logarithm of the sum. Returned is
- * the number of the first row, counted from 1, whose label there is not. */
+ * the number of the first row, counted from 1, with an invalid label. */
 i64 cross_entropy_forward(const float *x, const i64 *labels, i64 ignored, float *losses, float *logs,
                           i64 rows, i64 width)
 {

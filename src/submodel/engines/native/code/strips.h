@@ -58,7 +58,7 @@ static product *const products[3][3] = {{product_1_1, product_1_2, product_1_3},
                                         {product_4_1, product_4_2, product_4_3}};
 #endif
 
-/* LANES x LANES values, turned: to[j][i] = from[i][j] */
+/* LANES x LANES values, transposed: to[j][i] = from[i][j] */
 INLINE void turn_square(const float *from, i64 row, float *to, i64 to_row)
 {
 #if LANES == 16 && defined(__AVX512F__)
@@ -89,7 +89,7 @@ INLINE void turn_square(const float *from, i64 row, float *to, i64 to_row)
 #endif
 }
 
-/* `rows` x `width` values of b as rows of whole vectors, with noughts beyond the width */
+/* `rows` x `width` values of b as rows of whole vectors, with zeros beyond the width */
 static void pack_strip(matrix b, i64 rows, i64 width, float *to, i64 to_row)
 {
     i64 k = 0, whole = width / LANES * LANES;

@@ -1,5 +1,5 @@
-/* A list of steps for every client in turn, so that what one step makes is near when the next one
- * reads it. tape.py hands it over: both sides list the same fields in the same order. */
+/* A list of steps that run for one client after another, so that the output of a step is in the cache
+ * when the next one reads it. tape.py passes it: both sides list the same fields in the same order. */
 #pragma once
 #include "attention.h"
 #include "dense.h"
@@ -61,7 +61,7 @@ static heads heads_at(float *p, const i64 *strides)
     return (heads){p, strides[0], strides[1], strides[2]};
 }
 
-/* the first label that there is not, by its row counted from 1, or 0 */
+/* the row of the first invalid label, counted from 1, or 0 */
 static i64 run_step(const step *s, float *const *p)
 {
     const i64 *n = s->numbers;

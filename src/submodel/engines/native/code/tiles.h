@@ -1,5 +1,5 @@
 /* Convolution: out[c][row][x] = base[c][row][x] + bias[c] + sum over k of weight[c][k] *
- * in[offset[k] + row][x]; base and bias may be left out. */
+ * in[offset[k] + row][x]; base and bias may be 0. */
 #pragma once
 #include "types.h"
 
@@ -72,7 +72,7 @@ static void convolve_rows(const float *in, i64 in_row, const i64 *offsets, i64 c
     }
 }
 
-/* What is larger, the image or the filters, is gone through once; the other one stays near. */
+/* The larger one, image or filters, is read once; the other one stays in the cache. */
 static void convolve(const float *in, i64 in_row, const i64 *offsets, i64 count, const float *packed,
                      float *out, i64 plane, i64 out_row, i64 rows, i64 length, i64 channels,
                      i64 image, const view *base, const float *bias)

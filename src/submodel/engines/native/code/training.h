@@ -34,7 +34,7 @@ static float cross_entropy(const plan *p, const training *t, const i64 *classes,
     return (float)(total / (double)n);
 }
 
-/* w <- w - rate * (g + decay w), with momentum: as Sgd of local/optimisers.py */
+/* w <- w - rate * (g + decay w), with momentum, like Sgd of tasks/optimisers.py */
 static void descend(float *restrict w, const float *restrict g, float *restrict v, i64 size,
                     const training *t, float rate, float factor)
 {

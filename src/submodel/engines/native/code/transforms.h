@@ -9,7 +9,7 @@
 #include "types.h"
 
 #define PLACES 16
-#define STRIP_FLOATS 131072 /* of all transforms of a strip; planning.py counts with these, too */
+#define STRIP_FLOATS 131072 /* of all transforms of a strip; also in planning.py */
 
 typedef struct { /* of the transforms of a strip: floats from a channel, and from a place, to the next */
     i64 across, down;         /* tiles in a row, rows of tiles */
@@ -27,7 +27,7 @@ static tiling tiling_of(i64 rows, i64 columns, i64 channels, i64 n)
     return t;
 }
 
-/* Places must not lie about a page apart: their rows would compete for the same lines of the cache. */
+/* Places must not be about a page apart: their rows would compete for the same cache lines. */
 #define APART 144
 static i64 filter_place(i64 outputs, i64 wide) { return outputs * wide + APART; }
 static i64 turned_place(const tiling *t, i64 n, i64 wide)

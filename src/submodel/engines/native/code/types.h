@@ -1,4 +1,4 @@
-/* What library.py hands over: both sides list the same fields in the same order. */
+/* Structures that library.py passes: both sides list the same fields in the same order. */
 #pragma once
 #include "vectors.h"
 
@@ -8,7 +8,7 @@ typedef struct {
     i64 kind;
     i64 in, in2, out;          /* offsets in a client's activations; in2: what ADD or a convolution adds, or -1 */
     i64 din, din2, dout;       /* offsets in the gradients of activations; din: -1 if not wanted */
-    i64 add_in, add_in2;       /* 1: another consumer has put its gradient there already */
+    i64 add_in, add_in2;       /* 1: another consumer has written its gradient there before */
     i64 c, h, w, pad;          /* of `in` */
     i64 oc, oh, ow, opad;      /* of `out` */
     i64 dpad, dopad;           /* the frames of din (and din2) and of dout */
@@ -16,9 +16,9 @@ typedef struct {
     i64 kh, kw, stride, edge;  /* of a filter or window; edge: its padding */
     i64 by_tiles;              /* 1: by Winograd's tiles of 2 x 2 (transforms.h) */
     i64 weight, bias;          /* numbers of tensors, or -1 */
-    i64 relu;                  /* NORM: with a ReLU after it */
+    i64 relu;                  /* NORM: whether a ReLU follows */
     i64 statistics;            /* NORM: where mean and 1 / deviation of every channel are kept */
-    i64 has_statistics;        /* NORM: 1: they are there already, and are not those of the batch */
+    i64 has_statistics;        /* NORM: 1: statistics are given, not those of the batch */
     double scale, eps;
 } op;
 

@@ -1,7 +1,7 @@
 """Batches of a single example, on which norms over the batch cannot be trained.
 
-Where the server knows how many examples each client has, such batches are refused before the first
-round; elsewhere the training that fails on one says why.
+If the server knows the number of examples of each client, such batches are refused before the first
+round; otherwise the training that fails on one raises an error with the reason.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from submodel.model.inputs import Inputs, call, map_inputs, take_rows
 from submodel.tasks.training import LocalWork, batch_length, batches_per_pass
 
 _MOST_CLIENTS = 10_000
-"""So many are looked at before the first round: everyone, or those who will train first."""
+"""The largest number of clients to check before the first round, in the order of training."""
 _MOST_NAMED = 5
 _CANNOT = "the model cannot be trained on one example"
 
 
 def gets_one(total: int, work: LocalWork) -> bool:
-    """Return whether a client of so many examples takes a step on a single one.
+    """Return whether a client with ``total`` examples takes a step on a single one.
 
     >>> work = LocalWork(lr=0.1, batch_size=10)
     >>> [gets_one(total, work) for total in (1, 2, 20, 21)]
@@ -46,9 +46,9 @@ def gets_one(total: int, work: LocalWork) -> bool:
 
 
 def refusal(module: nn.Module, example: Inputs) -> str | None:
-    """Why a module cannot be trained on one example though it can on two; None if it can.
+    """The reason why a module can be trained on two examples but not on one; None if it can.
 
-    The module is run, and is not the same afterwards.
+    The module is run, which may change its state.
 
     >>> net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2))
     >>> refusal(net, torch.zeros(2, 1, 4, 4)) is None, refusal(net, torch.zeros(2, 1, 3, 3))[:31]
@@ -66,7 +66,7 @@ def refusal(module: nn.Module, example: Inputs) -> str | None:
                 outputs.append(call(module, batch))
             except Exception as error:
                 if not outputs:
-                    return None  # it is not for the number of examples
+                    return None  # the number of examples is not the reason
                 text = str(error).splitlines() or [type(error).__name__]
                 path, layer = innermost(module, error.__traceback__)
                 kind = type(layer).__name__
@@ -78,11 +78,13 @@ def refusal(module: nn.Module, example: Inputs) -> str | None:
 
 
 def problems(setup: Setup, rounds: int) -> list[str]:
-    """What a configuration must change that gives clients such batches; empty if none does."""
+    """The problems of a configuration that gives clients such batches; empty if it does not."""
     size, work = setup.clients.size, setup.work
-    lone = [client for client in _training_clients(setup, rounds) if gets_one(size(client), work)]
-    why = {c: _why(setup, c) for c in set(setup.population.capacities)} if lone else {}
-    failing = [c for c in lone if any(why[share] for share in _capacities(setup, c))]
+    affected = [
+        client for client in _training_clients(setup, rounds) if gets_one(size(client), work)
+    ]
+    why = {c: _why(setup, c) for c in set(setup.population.capacities)} if affected else {}
+    failing = [c for c in affected if any(why[capacity] for capacity in _capacities(setup, c))]
     if not failing:
         return []
     reason = next(filter(None, why.values()))
@@ -99,14 +101,14 @@ def problems(setup: Setup, rounds: int) -> list[str]:
         )
     if single:
         problem_lines.append(
-            f"clients.count: a single example is all of {_name_clients(single)}, but {_CANNOT}: "
-            f"{reason}; give everyone at least two"
+            f"clients.count: only one example for {_name_clients(single)}, but {_CANNOT}: "
+            f"{reason}; give every client at least two"
         )
     return problem_lines
 
 
 def _training_clients(setup: Setup, rounds: int) -> Iterable[int]:
-    """The clients that will train: all, or, of very many, those of the first rounds."""
+    """The clients that will train: all, or if there are very many, those of the first rounds."""
     population = setup.population
     if population.count <= _MOST_CLIENTS:
         return range(population.count)
@@ -115,14 +117,14 @@ def _training_clients(setup: Setup, rounds: int) -> Iterable[int]:
 
 
 def _capacities(setup: Setup, client: int) -> Iterable[float]:
-    """What a client may come to hold."""
+    """The capacities that a client may have."""
     if setup.population.capacity_mode == "dynamic":
         return setup.population.capacities
     return [setup.population.capacity(client, 0)]
 
 
 def _why(setup: Setup, capacity: float) -> str | None:
-    """Why the sub-models of a capacity, or of its widths, cannot be trained on one example."""
+    """The reason why sub-models of a capacity cannot be trained on one example."""
     cut, example = Estimate(setup).cut, setup.clients.dataset.example
     rule = setup.scheme.step_rule(capacity)
     widths = (capacity,) if rule is None else rule.widths
@@ -131,7 +133,7 @@ def _why(setup: Setup, capacity: float) -> str | None:
 
 
 def _name_clients(clients: Sequence[int]) -> str:
-    """Clients, as many as one reads.
+    """A short list of clients.
 
     >>> _name_clients([3]), _name_clients(range(7))
     ('client 3', 'clients 0, 1, 2, 3, 4 and 2 more')
@@ -142,42 +144,42 @@ def _name_clients(clients: Sequence[int]) -> str:
     return f"clients {', '.join(map(str, clients[:_MOST_NAMED]))}{rest}"
 
 
-class Singles:
-    """Which numbers of examples a run cannot take from a client; asks each capacity once."""
+class SingleExampleCheck:
+    """Checks numbers of examples for batches of one; each capacity is computed once."""
 
     def __init__(self, setup: Setup) -> None:
         self._setup = setup
         self._why = lru_cache(maxsize=None)(lambda capacity: _why(setup, capacity))
 
     def problem(self, examples: int, capacity: float | None) -> str | None:
-        """Why a client of this capacity cannot train, in words; None: any of the run's."""
+        """The reason why a client cannot train; capacity None: any capacity of the run."""
         if not gets_one(examples, self._setup.work):
             return None
         capacities = set(self._setup.population.capacities) if capacity is None else {capacity}
         for reason in filter(None, map(self._why, sorted(capacities))):
-            remedy = "it needs two" if examples == 1 else "local.drop_last = true leaves it out"
-            return f"{examples} examples make a batch of one, but {_CANNOT}: {reason}; {remedy}"
+            remedy = "it needs two" if examples == 1 else "local.drop_last = true omits it"
+            return f"{examples} examples give a batch of one, but {_CANNOT}: {reason}; {remedy}"
         return None
 
 
 FAILURES = (ValueError, RuntimeError, IndexError)
-"""What modules raise that cannot be trained on a single example."""
+"""Exceptions of modules that cannot be trained on a single example."""
 
 
 def explain_failure(setup: Setup, tasks: Sequence[Task], error: Exception) -> None:
-    """Of training that failed: if it was for a single example, say so, whose, and what helps.
+    """Explain failed training if a batch of a single example is the cause.
 
     Raises:
-        DataError: it was; nothing is raised if it was not.
+        DataError: with the clients and a remedy, if that is the cause; else nothing is raised.
     """
     size = setup.clients.size
-    lone = [t for t in tasks if gets_one(size(t.assignment.client), t.work)]
-    if not lone:
+    affected = [t for t in tasks if gets_one(size(t.assignment.client), t.work)]
+    if not affected:
         return
-    reason = refusal(build_module(setup.module, lone[0].cut), setup.clients.dataset.example)
+    reason = refusal(build_module(setup.module, affected[0].cut), setup.clients.dataset.example)
     if reason is not None:
         raise DataError(
-            f"{_name_clients([t.assignment.client for t in lone])}: a batch of one example came "
-            f"up, but {_CANNOT}: {reason}; local.drop_last = true leaves it out, unless a client "
-            "has no other"
+            f"{_name_clients([t.assignment.client for t in affected])}: a batch of one example "
+            f"occurred, but {_CANNOT}: {reason}; local.drop_last = true omits it, unless a client "
+            "has no other example"
         ) from error
