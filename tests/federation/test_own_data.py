@@ -165,7 +165,7 @@ def test_what_the_device_has_no_room_for_is_not_read(
     with pytest.raises(DataError, match=r"160 B.*159 B"):
         read(path)
     monkeypatch.setattr(own_data, "free_memory", lambda _: 19)  # 4 pixels, 5 bytes each
-    with pytest.raises(DataError, match=r"20 B .*19 B"):
+    with pytest.raises(DataError, match=r"20 B.*19 B"):
         read(tmp_path)
 
 

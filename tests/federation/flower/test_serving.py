@@ -172,7 +172,7 @@ def test_but_not_for_ever(scene: Callable[..., Scene], monkeypatch: pytest.Monke
 
     made = scene(asked)
     monkeypatch.setattr(serving, "_ANSWER_TIMEOUT", -1.0)
-    with pytest.raises(SubmodelError, match=r"here:1 .*'submodel resume .*/run'"):
+    with pytest.raises(SubmodelError, match=r"here:1 .*submodel resume .*/run"):
         made.follow()
     assert not made.link.lives
 
