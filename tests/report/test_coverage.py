@@ -97,7 +97,7 @@ def test_an_older_folder_does_not_tell_what_depends_on_the_model(tmp_path: Path)
     found = coverage_of(tmp_path / "run")
     assert found.rounds == ()
     assert found.rounds_done == 4
-    assert found.notes[0].startswith("Who held what is not known of 4 of 4 rounds")
+    assert found.notes[0].startswith("The cuts of 4 of 4 rounds are unknown")
 
 
 def test_single_weights_are_told_by_tensor(tmp_path: Path, updates: list[Update]) -> None:
@@ -153,9 +153,9 @@ def test_a_large_run_is_thinned_and_says_so() -> None:
     assert found.axes[0].units_per_column == 5
     assert found.axes[0].holders[0].columns == 60
     assert found.notes == (
-        "75 of 1000 rounds are shown: the first, the last, and one drawn from each stretch between "
-        "them.",
-        "Units stand in groups, shown by their mean, on "
+        "75 of 1000 rounds are shown: the first, the last, and a random one from each interval "
+        "between them.",
+        "Units are grouped, with the mean of each group, on "
         + ", ".join(f"axis{k}" for k in range(8))
         + ".",
     )
@@ -201,4 +201,4 @@ def test_cuts_of_another_model_are_as_good_as_none(tmp_path: Path, cut: dict[str
     path.write_text(f"{json.dumps(first)}\n{json.dumps(second)}\n")
     found = coverage_of(tmp_path / "run")
     assert [shown.number for shown in found.rounds] == [2]
-    assert "not known of 1 of 2 rounds" in found.notes[0]
+    assert "cuts of 1 of 2 rounds are unknown" in found.notes[0]

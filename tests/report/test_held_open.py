@@ -69,7 +69,7 @@ def test_a_page_follows_a_run_through_kill_resume_and_end(
         return browser.text(".scrub output").split(" of ")[0], at_end
 
     browser.open(server.url)
-    assert "waits for it" in browser.text("body")
+    assert "Waiting for a run" in browser.text("body")
     words = [word for text in SETTINGS for word in ("--set", text)]
     training = start("train", *words, "--out", path)
     browser.wait(IS_DRAWN, PATIENCE)  # without anybody's help

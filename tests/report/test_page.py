@@ -288,4 +288,4 @@ def test_the_example_writes_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     exec(compile(example, PAGE_OF_DOCS.name, "exec"), {})
     page = (tmp_path / "runs" / "digits" / "report.html").read_text("utf-8")
     assert "A cnn on digits was trained" in page
-    assert "2 ways to train a cnn on digits" in (tmp_path / "both.html").read_text("utf-8")
+    assert "A cnn on digits was trained in 2 arms" in (tmp_path / "both.html").read_text("utf-8")

@@ -62,7 +62,7 @@ def test_strangers_cannot_steer_the_terminal(tmp_path: Path) -> None:
     text = "\n".join(rendered_lines(run_screen(view, 0.0, 120, 30), 120))
     assert not any(ord(character) < 32 for character in text.replace("\n", ""))
     assert "[bold red]x" in text  # as it is, not as markup
-    assert "0 of 2 are here; away: [2J]0;title[bold red]x" in " ".join(text.split())
+    assert "0 of 2 are connected; absent: [2J]0;title[bold red]x" in " ".join(text.split())
     assert "INFO" not in text
 
 
@@ -70,9 +70,7 @@ def test_a_server_that_waits_for_its_first_device_says_so(tmp_path: Path) -> Non
     folder = write_run(tmp_path / "run", [], sections={"engine": {"name": "flower"}})
     with folder.lock():
         view = view_run(folder.path)
-    assert "none has said yet who it is" in " ".join(
-        rendered_lines(run_screen(view, 0.0, 120, 30), 120)
-    )
+    assert "none has reported yet" in " ".join(rendered_lines(run_screen(view, 0.0, 120, 30), 120))
 
 
 def test_whole_lines_are_read_also_of_a_run_that_was_resumed(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def test_the_page_follows_a_run_from_before_its_beginning(
     server: LiveServer, tmp_path: Path
 ) -> None:
     assert ask(server, "/data.json")[0] == 503
-    assert b"waits for it" in ask(server, "/")[2]
+    assert b"Waiting for a run" in ask(server, "/")[2]
     folder = write_run(tmp_path / "run", [evaluated(1, 0.25), round_entries(2)])
     status, headers, page = ask(server, "/")
     assert (status, headers["Content-Type"]) == (200, "text/html; charset=utf-8")
@@ -106,7 +106,7 @@ def test_nothing_else_is_ever_sent(server: LiveServer, tmp_path: Path) -> None:
         *("//etc/passwd", "/data.json?file=/etc/passwd", "/data.json/", "*"),
     ):
         status, _, body = ask(server, path)
-        assert (status, body) == (404, b"there is / and /data.json\n"), path
+        assert (status, body) == (404, b"only / and /data.json exist\n"), path
     assert ask(server, "http://elsewhere/data.json")[0] == 403
     for method in ("POST", "PUT", "DELETE", "HEAD", "OPTIONS"):
         assert ask(server, "/data.json", method)[0] == 501

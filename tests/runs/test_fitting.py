@@ -181,7 +181,7 @@ def test_the_command_says_how_good_sub_models_are(tmp_path: Path) -> None:
     assert result["capacity"] == 0.125
     assert result["model_sha256"] == Run(path).summary["model_sha256"]  # type: ignore[index]
     table = call(command_line, ["fit", path, "--capacity", "1/8", "--rounds", "3"])
-    assert "sub-models that stand by themselves" in table.stdout
+    assert "fitted sub-models" in table.stdout
     export = call(command_line, ["export", path, "--capacity", "1/8"])
     assert f"fitted, test accuracy {result['score']['accuracy']:.1%}" in export.stdout
 

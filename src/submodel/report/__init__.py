@@ -1,4 +1,4 @@
-"""The tables, pictures and pages that commands show."""
+"""Tables, figures and pages of results."""
 
 from typing import TYPE_CHECKING
 

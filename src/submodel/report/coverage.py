@@ -1,8 +1,8 @@
-"""Coverage: how many clients held each unit in every round of a run, as plain data of a page.
+"""Coverage: number of holders of each unit in every round of a run, as plain data for a page.
 
-`coverage_of` reads it from the folder of a run; `RunCoverage.json` is all of it as JSON. Large
-tables are `Grid`s: bytes in base64, so that a run of two hundred rounds fits in some hundred
-kilobytes; a page reads them with `atob`. Of long runs and wide models a sample is shown.
+`coverage_of` reads it from the folder of a run; `RunCoverage.json` returns it as JSON. Large tables
+are `Grid`s: bytes in base64, so that a run of two hundred rounds fits in some hundred kilobytes; a
+page reads them with `atob`. Long runs and wide models are sampled.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ _Counts = dict[str, NDArray[np.float64]]
 
 @dataclass(frozen=True)
 class Grid:
-    """A table of numbers from 0 on, a byte each: the number is ``byte * step``."""
+    """Table of non-negative numbers, one byte each: the number is ``byte * step``."""
 
-    rows: int  # one for every round that is shown
-    columns: int  # one for every unit, or stretch of units
-    step: float  # 1: the numbers are whole, and exact
-    cells: str  # the bytes, row by row, in base64
+    rows: int  # one for every shown round
+    columns: int  # one for every unit, or group of units
+    step: float  # 1: the numbers are whole and exact
+    cells: str  # bytes, row by row, in base64
 
     @classmethod
     def of(cls, numbers: NDArray[np.float64]) -> Grid:
-        """The table of these numbers; rounded to a 255th of the largest where that is needed.
+        """Pack numbers into a table, rounded to a 255th of the largest if necessary.
 
         >>> Grid.of(np.array([[0.0, 1.0], [2.0, 255.0]])).array().tolist()
         [[0.0, 1.0], [2.0, 255.0]]
@@ -58,85 +58,85 @@ class Grid:
         return cls(rows, columns, step, text)
 
     def array(self) -> NDArray[np.float64]:
-        """The numbers."""
+        """Return the numbers of the table."""
         cells = np.frombuffer(base64.b64decode(self.cells), np.uint8).astype(np.float64)
         return cells.reshape(self.rows, self.columns) * self.step
 
 
 @dataclass(frozen=True)
 class AxisCoverage:
-    """How many clients held every unit of an axis, in every round that is shown.
+    """Number of holders of every unit of an axis, in every shown round.
 
-    Where single weights are cut, it is of a tensor, whose weights are not told apart: its one
-    column is the mean number of clients that held one of them.
+    If single weights are cut, it is that of a tensor: its only column is the mean number of holders
+    of its weights.
     """
 
     name: str
     size: int  # units, or weights
     cuts: Literal["units", "weights"]
-    units_per_column: int  # more than 1: a column is their mean
-    layers: tuple[str, ...]  # that it cuts, in the order of the model
-    holders: tuple[Grid, ...]  # of each column, by `RunCoverage.capacities`; rows are its rounds
+    units_per_column: int  # above 1: a column is the mean of several
+    layers: tuple[str, ...]  # cut layers, in the order of the model
+    holders: tuple[Grid, ...]  # by `RunCoverage.capacities`; rows are rounds
 
     def total(self) -> NDArray[np.float64]:
-        """How many clients of any capacity held each column: rounds x columns."""
+        """Return the number of holders of any capacity: rounds x columns."""
         return np.asarray(np.sum([grid.array() for grid in self.holders], axis=0))
 
 
 @dataclass(frozen=True)
 class RoundClients:
-    """The clients of a round whose updates were merged."""
+    """Clients of a round whose updates were merged."""
 
     number: int  # of the round, from 1
     clients: tuple[int, ...]  # ascending
-    capacities: tuple[int, ...]  # of each, its place in `RunCoverage.capacities`
+    capacities: tuple[int, ...]  # of each client, index into `RunCoverage.capacities`
 
 
 @dataclass(frozen=True)
 class ClientCut:
-    """The cut of one client in one round.
+    """Cut of one client in one round.
 
-    Units are a bit each, the first unit first (the highest bit of the first byte), in base64; an
-    axis that is not named is held whole.
+    Units are one bit each, from the highest bit of the first byte, in base64; an axis that is not
+    listed is held whole.
     """
 
     round: int  # from 1
     client: int
-    capacity: int  # its place in `RunCoverage.capacities`
+    capacity: int  # index into `RunCoverage.capacities`
     units: Mapping[str, str]  # by axis
-    shares: Mapping[str, float]  # of the weights of each tensor, where single weights are cut
+    shares: Mapping[str, float]  # of weights by tensor, if single weights are cut
 
 
 @dataclass(frozen=True)
 class RunCoverage:
-    """The coverage of a run."""
+    """Coverage of a run."""
 
     scheme: str
-    rounds: tuple[RoundClients, ...]  # ascending; of long runs a sample (``notes`` says so)
+    rounds: tuple[RoundClients, ...]  # ascending; a sample of a long run, with a note
     rounds_done: int
-    clients: int  # that are registered
-    capacities: tuple[float, ...]  # descending; of very many, a few that stand for those below
-    axes: tuple[AxisCoverage, ...]  # that are cut, in the order of the model
-    layers: tuple[ModelLayer, ...]  # that have parameters, in the order of the model's forward
-    cuts: tuple[ClientCut, ...]  # by round: of every capacity the first client that took part
-    sources: tuple[Literal["recorded", "drawn"], ...]  # while training; again from the seed
-    notes: tuple[str, ...]  # for the reader, a sentence each
+    clients: int  # registered
+    capacities: tuple[float, ...]  # descending; of very many a selection, each for those below
+    axes: tuple[AxisCoverage, ...]  # cut axes, in the order of the model
+    layers: tuple[ModelLayer, ...]  # with parameters, in the order of the forward pass
+    cuts: tuple[ClientCut, ...]  # by round: the first client of every capacity
+    sources: tuple[Literal["recorded", "drawn"], ...]  # while training, or from the seed
+    notes: tuple[str, ...]  # one sentence each
 
     def json(self) -> dict[str, Any]:
-        """All of it as objects, lists, texts and numbers, by the names of the fields."""
+        """Return all fields as plain values."""
         return asdict(self)
 
 
 def coverage_of(path: str | Path) -> RunCoverage:
-    """Read how many clients held each unit of a run's model, in its rounds or in a sample of them.
+    """Read the coverage of a run from its folder.
 
-    Raises `SubmodelError` where the folder is not that of a run, or its model is not known.
+    Raises `SubmodelError` if the folder holds no run, or its model is unknown.
     """
     return build_coverage(source_of(path))
 
 
 def build_coverage(source: HoldingsSource) -> RunCoverage:
-    """Count the clients that held each unit in the rounds that are shown."""
+    """Count the holders of each unit in the shown rounds."""
     config = source.config
     known_rounds = [r for r in range(1, source.rounds_done + 1) if source.is_known(r)]
     sizes = _sizes(source)
@@ -164,13 +164,13 @@ def build_coverage(source: HoldingsSource) -> RunCoverage:
         axes=_axes(source, sizes, counts),
         layers=source.outline.layers,
         cuts=_examples(source, takers, levels),
-        sources=source.ways(numbers),
+        sources=source.sources(numbers),
         notes=_notes(source, sizes, len(known_rounds), len(numbers), levels),
     )
 
 
 def _sizes(source: HoldingsSource) -> dict[str, int]:
-    """The drawn axes and their units, or tensors, in the order of the model."""
+    """Return the sizes of the shown axes, or tensors, in the order of the model."""
     layers = source.outline.layers
     if source.cuts_weights:
         return {tensor.name: 1 for layer in layers for tensor in layer.tensors}
@@ -179,7 +179,7 @@ def _sizes(source: HoldingsSource) -> dict[str, int]:
 
 
 def _width(size: int) -> int:
-    """How many units of an axis stand in one column.
+    """Return the number of units per column of an axis.
 
     >>> _width(32), _width(512)
     (1, 8)
@@ -188,7 +188,7 @@ def _width(size: int) -> int:
 
 
 def _most_rounds(sizes: Mapping[str, int], clients: int, capacities: int) -> int:
-    """How many rounds can be shown: of axes of these sizes, so many clients and capacities.
+    """Return the number of rounds to show for axes of these sizes.
 
     >>> _most_rounds({"hidden": 32}, clients=10, capacities=5)
     240
@@ -202,13 +202,14 @@ def _most_rounds(sizes: Mapping[str, int], clients: int, capacities: int) -> int
 
 
 def choose_rounds(rounds: Sequence[int], most: int, seed: int) -> list[int]:
-    """At most so many of these rounds: the first, the last, and one of each stretch between them,
-    drawn, as every k-th could be in step with what a scheme repeats.
+    """Choose rounds: the first, the last, and a random one from each interval between them.
+
+    Every k-th round could coincide with the period of a scheme.
 
     Args:
-        rounds: their numbers, ascending.
-        most: how many may be chosen, at least 2.
-        seed: of the run: the same rounds are chosen each time.
+        rounds: numbers of rounds, ascending.
+        most: maximum number of chosen rounds, at least 2.
+        seed: seed of the run; the same rounds are chosen each time.
 
     >>> choose_rounds(range(1, 5), 4, seed=0)
     [1, 2, 3, 4]
@@ -231,7 +232,7 @@ def choose_rounds(rounds: Sequence[int], most: int, seed: int) -> list[int]:
 def capacity_levels(
     capacities: Iterable[float], configured_capacities: Collection[float]
 ) -> tuple[float, ...]:
-    """The capacities that stand for all, descending: each for those that are no larger.
+    """Return representative capacities, descending; each stands for those up to it.
 
     >>> capacity_levels([0.5, 1.0, 0.5], [1.0, 0.5, 0.25])
     (1.0, 0.5, 0.25)
@@ -246,7 +247,7 @@ def capacity_levels(
 
 
 def level_of(capacity: float, levels: Sequence[float]) -> int:
-    """The place of the smallest of descending levels that is no smaller than a capacity.
+    """Return the index of the smallest level, in descending order, not below a capacity.
 
     >>> level_of(0.3, [1.0, 0.5, 0.25])
     1
@@ -322,7 +323,7 @@ def _axes(
 def _examples(
     source: HoldingsSource, takers: Sequence[Sequence[Assignment]], levels: Sequence[float]
 ) -> tuple[ClientCut, ...]:
-    """The cuts of the first client of every capacity, in some rounds."""
+    """Return the cuts of the first client of every capacity, in a selection of rounds."""
 
     def level(taker: Assignment) -> int:
         return level_of(taker.capacity, levels)
@@ -349,7 +350,7 @@ def _cut(source: HoldingsSource, taker: Assignment, level: int) -> ClientCut:
 
 
 def _shares(source: HoldingsSource, taker: Assignment) -> dict[str, float]:
-    """The mean share of every tensor that clients of the capacity held."""
+    """Return the mean share of every tensor over holders of the capacity."""
     holdings, sizes = source.records[taker.round + 1], _value_counts(source)
     clients = sum(other.capacity == taker.capacity for other in holdings.takers)
     totals = holdings.weights[taker.capacity]
@@ -366,30 +367,29 @@ def _notes(
     shown: int,
     levels: Sequence[float],
 ) -> tuple[str, ...]:
-    """Notes on unknown rounds, on rounds and units that are left out, and on what is counted."""
+    """Return notes on unknown rounds, on sampled rounds and units, and on the counts."""
     notes = []
     if known < source.rounds_done:
         notes.append(
-            f"Who held what is not known of {source.rounds_done - known} of "
-            f"{source.rounds_done} rounds: they were trained before that was recorded, or the "
-            "record is damaged."
+            f"The cuts of {source.rounds_done - known} of {source.rounds_done} rounds are unknown: "
+            "an earlier version did not record them, or the record is damaged."
         )
     if shown < known:
         notes.append(
-            f"{shown} of {known} rounds are shown: the first, the last, and one "
-            "drawn from each stretch between them."
+            f"{shown} of {known} rounds are shown: the first, the last, and a random "
+            "one from each interval between them."
         )
     if source.cuts_weights:
         notes.append(
-            "Single weights are cut: a tensor's number is the mean number of clients that held one "
-            "of its weights, not which weights they were."
+            "Single weights are cut: the number of a tensor is the mean number of holders of its "
+            "weights."
         )
     elif wide := [axis for axis, size in sizes.items() if _width(size) > 1]:
-        notes.append(f"Units stand in groups, shown by their mean, on {', '.join(wide)}.")
+        notes.append(f"Units are grouped, with the mean of each group, on {', '.join(wide)}.")
     takers = (taker for holdings in source.records.values() for taker in holdings.takers)
     if not {taker.capacity for taker in takers} <= set(levels):
         shares = ", ".join(f"{level:g}" for level in levels)
-        notes.append(f"Clients count at the next larger of these capacities: {shares}.")
+        notes.append(f"Clients count under the next larger of these capacities: {shares}.")
     if source.config.local.absent_labels not in ("keep", "auto"):
-        notes.append("Rows of the classifier that clients leave out by their labels are not shown.")
+        notes.append("Rows of the classifier that clients omit by their labels are not shown.")
     return tuple(notes)

@@ -1,4 +1,4 @@
-"""The results in folders, and the groups of equal runs: for pages and figures alike."""
+"""Results in folders, and groups of runs with equal settings, for pages and figures."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ _NOT_SHAPING = {"seed", *CHANGEABLE} - _SHAPING
 
 
 def find_results(path: Path) -> tuple[Kind, list[Path]] | None:
-    """Find the results of a folder, or of the file of a record; None: there are none.
+    """Find the results in a folder or in the file of a record.
 
-    They are those of a run, or of runs that have begun (their folders), of a comparison (the folder
-    of its records), or of a reproduction (the files of its records).
+    Returns:
+        The kind with its paths: folders of runs, the folder of a comparison's records, or files of
+        a reproduction's records. None if there are no results.
     """
     if is_run(path):
         return "run", [path]
@@ -39,13 +40,13 @@ def find_results(path: Path) -> tuple[Kind, list[Path]] | None:
 
 
 def _is_record(file: Path) -> bool:
-    """Whether the beginning of a file is that of a record; studies write JSON, too."""
+    """Whether a file begins like a record; studies write JSON as well."""
     with file.open("rb") as content:
         return b'"slug"' in content.read(200)
 
 
 def spell_settings(values: Mapping[str, Any]) -> dict[str, str]:
-    """The keys of a configuration that have values, each in one spelling.
+    """Return the keys of a configuration that have values, in a normal form.
 
     >>> spell_settings({"seed": 1, "local": {"lr": 1.0, "clip": None, "optimiser": "sgd"}})
     {'seed': '1', 'local.lr': '1', 'local.optimiser': 'sgd'}
@@ -61,17 +62,17 @@ def spell_settings(values: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _plain(value: Any) -> Any:
-    """A value in one spelling: 10.0 is 10."""
+    """Return the normal form of a value: 10 for 10.0."""
     if isinstance(value, list | tuple):
         return [_plain(entry) for entry in value]
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def shaping_settings(settings: Mapping[str, str]) -> dict[str, str]:
-    """The settings that shape a result; runs of one arm share them, and differ by their seeds.
+    """Return the settings that affect a result; runs of one arm share them.
 
-    Names, trackers, checkpoints, where the data is found and where tasks run shape no result.
-    Training over devices does, as devices may have other data.
+    Names, trackers, checkpoints, the location of data and the engine have no effect. Training over
+    devices has, because devices may have other data.
 
     >>> shaping_settings({"seed": "1", "local.lr": "0.1", "engine.name": "local"})
     {'local.lr': '0.1'}
@@ -85,7 +86,7 @@ def shaping_settings(settings: Mapping[str, str]) -> dict[str, str]:
 
 
 def group_equal(values: Iterable[Hashable]) -> list[list[int]]:
-    """The places of equal values, in the order of their first.
+    """Return the positions of equal values, in the order of first occurrence.
 
     >>> group_equal("abca")
     [[0, 3], [1], [2]]
@@ -99,7 +100,7 @@ def group_equal(values: Iterable[Hashable]) -> list[list[int]]:
 def group_arms(
     settings: Iterable[Mapping[str, str]], titles: Iterable[str]
 ) -> list[tuple[list[int], dict[str, str]]]:
-    """Group runs by their title and shaping settings: places, and the settings that differ."""
+    """Group runs by title and `shaping_settings`; return positions and differing settings."""
     shaping = [shaping_settings(own) for own in settings]
     keys = ((title, *own.items()) for title, own in zip(titles, shaping, strict=True))
     groups = group_equal(keys)
@@ -112,10 +113,9 @@ def group_arms(
 
 
 def distinctive_keys(settings: Sequence[Mapping[str, str]]) -> list[str]:
-    """The keys by which configurations differ.
+    """Return the keys in which configurations differ.
 
-    A key that only follows from another component of its section, as ``scheme.order`` from a scheme
-    that has one, is left out.
+    A key that only exists for one component, such as ``scheme.order``, is omitted.
 
     >>> rolling, static = {"scheme.name": "rolling", "scheme.order": "x"}, {"scheme.name": "static"}
     >>> distinctive_keys([rolling, static])
@@ -140,7 +140,7 @@ def _is_distinctive(key: str, settings: Sequence[Mapping[str, str]]) -> bool:
 
 
 def describe_repeats(runs: Iterable[tuple[str, Hashable]]) -> list[str]:
-    """The runs of which an earlier one has the same configuration and seed, a sentence each.
+    """Return a sentence for every run with the configuration and seed of an earlier one.
 
     >>> describe_repeats([("a", 0), ("b", 1), ("c", 0)])
     ['c: the same configuration and seed as a; curves show both, tables the first']

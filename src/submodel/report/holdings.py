@@ -1,4 +1,4 @@
-"""The clients and cuts of the rounds of a run: recorded in its folder, or drawn from the seed."""
+"""Clients and cuts of a run's rounds: recorded in its folder, or drawn from the seed."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ from submodel.schemes.draw import draw_units, draws_by_layer
 from submodel.schemes.scheme import SchemeContext, sends_masks
 
 UnitMasks = Mapping[str, NDArray[np.bool_]]
-"""The units that a client held, by axis; an axis that is not named was held whole."""
+"""Units held by a client, by axis; an axis that is not listed was held whole."""
 
 
 @dataclass(frozen=True)
 class HoldingsSource:
-    """The clients of the rounds of a run, counted from 1, and the units that they held."""
+    """Clients of a run's rounds, counted from 1, and the units that they held."""
 
     config: Config
-    outline: ModelOutline  # the shape of its model
-    records: Mapping[int, Holdings]  # by round, those of its folder
+    outline: ModelOutline  # shape of the model
+    records: Mapping[int, Holdings]  # by round
     rounds_done: int
     absent: Mapping[int, frozenset[str]]  # by round, clients whose updates were not merged
 
@@ -60,22 +60,22 @@ class HoldingsSource:
         is_planned = holdings is not None or self.config.engine.name != "flower"
         return is_planned and self._can_draw(round_)
 
-    def ways(self, rounds: Sequence[int]) -> tuple[Literal["recorded", "drawn"], ...]:
-        """How the cuts of these rounds are known."""
+    def sources(self, rounds: Sequence[int]) -> tuple[Literal["recorded", "drawn"], ...]:
+        """Return the sources of the cuts of rounds."""
         records = [self.records.get(number, Holdings()) for number in rounds]
         is_recorded = {bool(holdings.cuts or holdings.weights) for holdings in records}
-        ways: dict[bool, Literal["recorded", "drawn"]] = {True: "recorded", False: "drawn"}
-        return tuple(way for known, way in ways.items() if known in is_recorded)
+        names: dict[bool, Literal["recorded", "drawn"]] = {True: "recorded", False: "drawn"}
+        return tuple(name for known, name in names.items() if known in is_recorded)
 
     def takers(self, round_: int) -> Sequence[Assignment]:
-        """The clients of a round, counted from 1, whose updates were merged."""
+        """Return the clients of a round, counted from 1, whose updates were merged."""
         if round_ in self.records:
             return self.records[round_].takers
         absent, population = self.absent.get(round_, frozenset()), self._population
         return [a for a in assign(population, round_ - 1) if str(a.client) not in absent]
 
     def unit_masks(self, taker: Assignment) -> UnitMasks:
-        """The units that a client of `takers` held in its round."""
+        """Return the units that a client of `takers` held in its round."""
         holdings = self.records.get(taker.round + 1, Holdings())
         for cut in holdings.cuts:
             if taker.client in cut.clients:
@@ -90,7 +90,7 @@ class HoldingsSource:
         }
 
     def _can_draw(self, round_: int) -> bool:
-        """Whether the cuts of a round follow from the seed and who took part."""
+        """Whether the cuts of a round follow from the seed and the clients."""
         finishing = self.config.train.finishing_round
         is_finishing = finishing is not None and round_ > finishing
         return not (is_finishing or sends_masks(self._scheme))
@@ -111,15 +111,15 @@ class HoldingsSource:
 
 
 def source_of(path: str | Path) -> HoldingsSource:
-    """The rounds of a run by its folder.
+    """Read the rounds of a run from its folder.
 
-    One that does not have the shape of the model, as older ones do not, takes as long as preparing
-    the run again, and its data. Raises `SubmodelError` where it is not a run, or one whose model
-    cannot be made again.
+    A folder without the shape of the model, as of older versions, takes as long as preparing the
+    run, and needs its data. Raises `SubmodelError` if the folder holds no run, or if its model
+    cannot be built.
     """
     folder = RunFolder(Path(path))
     config = folder.config()
-    rounds_planned = config.train.rounds  # what is told of a later round is damage
+    rounds_planned = config.train.rounds  # lines of later rounds are damage
     records = {n: r for n, r in read_holdings(folder.holdings_file).items() if n <= rounds_planned}
     absent = {
         line["round"]: frozenset({**line["refused"], **line.get("missing", {})})
@@ -132,7 +132,7 @@ def source_of(path: str | Path) -> HoldingsSource:
         if "own" in (config.model.name, config.data.name):
             raise SubmodelError(
                 f"{folder.path}: it has no layers.json, and its model or data were given in "
-                "Python; going on with it by resume() writes the file"
+                "Python; continuing it by resume() writes the file"
             )
         with without_fetching():
             setup = Material().training(config, folder.locate(config)).setup
@@ -143,7 +143,7 @@ def source_of(path: str | Path) -> HoldingsSource:
 
 
 def _fits(holdings: Holdings, outline: ModelOutline) -> bool:
-    """Whether a line is of this model; another, or a damaged one, is as good as none."""
+    """Whether a record fits this model; records of other models and damage are ignored."""
     tensors = sum(len(layer.tensors) for layer in outline.layers)
     try:
         for cut in holdings.cuts:

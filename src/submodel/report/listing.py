@@ -1,4 +1,4 @@
-"""The list of runs and experiments: which rows, in which order, and as a table."""
+"""List of runs and experiments: selection, order and table."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from submodel.core.errors import ConfigError, plain
 from submodel.runs.outline import RunOutline
 
 Outline = RunOutline | ExperimentOutline
-"""A row of the list."""
+"""Row of the list."""
 STATE_STYLES = {"running": "green", "stopped": "yellow", "finished": "", "failed": "red"}
 """Colours of states."""
 _STATES = ("running", "failed", "stopped", "finished")
@@ -27,14 +27,14 @@ _NAMED = ("scheme", "data", "model")
 
 
 def rows_of(outline: Outline, with_runs: bool = False) -> list[Outline]:
-    """The row of a run or an experiment; `with_runs`, those of an experiment's runs follow."""
+    """Return the row of a run or an experiment, `with_runs` followed by its runs."""
     if isinstance(outline, RunOutline) or not with_runs:
         return [outline]
     return [outline, *outline.runs]
 
 
 def _text(row: Outline, key: str) -> str:
-    """The value of a key of the configuration; empty where there is none."""
+    """Return the value of a configuration key; empty if there is none."""
     return row.text(key) if isinstance(row, RunOutline) else ""
 
 
@@ -43,14 +43,14 @@ def _kind(row: Outline) -> str:
 
 
 def _counts(row: Outline) -> tuple[int, int]:
-    """Rounds that are done and planned; of an experiment, runs. A planned 0 is unknown."""
+    """Return finished and planned rounds, of an experiment runs; planned is 0 if unknown."""
     if isinstance(row, RunOutline):
         return row.rounds, row.rounds_planned
     return row.runs_ended, row.runs_planned
 
 
 def plain_row(row: Outline) -> dict[str, Any]:
-    """How a run or an experiment stands, as plain values for ``--json``."""
+    """Return a run or an experiment as plain values for ``--json``."""
     is_run = isinstance(row, RunOutline)
     units = "rounds" if is_run else "runs"
     done, planned = _counts(row)
@@ -82,7 +82,7 @@ _ORDERS: dict[str, Callable[[Outline], Any]] = {
     "traffic": lambda row: -row.traffic,
     "changed": lambda row: -row.changed_at,
     "took": lambda row: -row.seconds,
-}  # the best, the most, the latest first
+}  # best, most and latest first
 
 
 def _share_done(row: Outline) -> float:
@@ -95,17 +95,17 @@ def _or(value: float | None, otherwise: float) -> float:
 
 
 def sort_rows(rows: Sequence[Outline], key: str, reverse: bool = False) -> list[Outline]:
-    """Rows in the order of a key; an unknown one is refused."""
+    """Sort rows by a key; raise `ConfigError` for an unknown one."""
     if key not in _ORDERS:
         raise ConfigError(f"--sort: {plain(key, 40)!r} is not one of {', '.join(_ORDERS)}")
     return sorted(sorted(rows, key=_ORDERS["name"]), key=_ORDERS[key], reverse=reverse)
 
 
 def select_rows(rows: Sequence[Outline], conditions: Sequence[str]) -> list[Outline]:
-    """The rows that meet all conditions.
+    """Return the rows that meet all conditions.
 
     A condition is like ``state=stopped``, ``local.lr=0.1`` (any key of the configuration) or
-    ``scheme=r*``; a word without ``=`` is searched in the path and the names.
+    ``scheme=r*``; a text without ``=`` is searched for in the path and the names.
     """
     for condition in conditions:
         key, sign, pattern = condition.partition("=")
@@ -117,7 +117,7 @@ def select_rows(rows: Sequence[Outline], conditions: Sequence[str]) -> list[Outl
             raise ConfigError(
                 f"--where {plain(condition, 80)}: none of these runs has {plain(key, 40)!r}; "
                 "give state, kind, name, scheme, data, model, or a key of the configuration, "
-                "as local.lr"
+                "such as local.lr"
             )
         rows = [
             row for row, value in values if value is not None and _meets(value, pattern.strip())
@@ -130,7 +130,7 @@ def _words(row: Outline) -> list[str]:
 
 
 def _value(row: Outline, key: str) -> object:
-    """The value of the key of a condition; None where a row has none."""
+    """Return the value of a condition's key in a row; None if there is none."""
     simple = {"state": row.phase, "kind": _kind(row), "name": row.path.name}
     if key in simple or not isinstance(row, RunOutline):
         return simple.get(key)
@@ -138,7 +138,7 @@ def _value(row: Outline, key: str) -> object:
 
 
 def _meets(value: object, pattern: str) -> bool:
-    """Whether a value matches a pattern: a number, however it is spelt, or a text.
+    """Whether a value matches a pattern: a number in any notation, or a text.
 
     >>> _meets(0.1, "1e-1"), _meets("rolling", "r*"), _meets(True, "true"), _meets(1, "10")
     (True, True, True, False)
@@ -165,7 +165,7 @@ _CELLS: dict[str, Callable[[Outline, float], str]] = {
     "changed": lambda row, now: ago(row.changed_at, now),
     "took": lambda row, _: duration(row.seconds),
 }
-# left out where there is no room, the first one first
+# columns to omit from a narrow table, in this order
 _DISPENSABLE = ("loss", "traffic", "model", "took", "data", "scheme", "changed", "accuracy")
 
 
@@ -175,7 +175,7 @@ def _progress(row: Outline) -> str:
 
 
 def score_text(name: str, value: float) -> str:
-    """The value of a score: of an accuracy in percent.
+    """Format a score; an accuracy is in percent.
 
     >>> score_text("accuracy", 0.5), score_text("loss", 1.5)
     ('50.0%', '1.5000')
@@ -184,7 +184,7 @@ def score_text(name: str, value: float) -> str:
 
 
 def _headline(scores: Mapping[str, float]) -> str:
-    """The accuracy or, of a task that has none, its own metric.
+    """Return the accuracy or, for a task without accuracy, its own metric.
 
     >>> _headline({"loss": 1.5, "accuracy": 0.5}), _headline({"loss": 1.5, "perplexity": 4.25})
     ('50.0%', 'perplexity 4.25')
@@ -196,7 +196,7 @@ def _headline(scores: Mapping[str, float]) -> str:
 
 
 def ago(moment: float, now: float) -> str:
-    """How long ago a moment was, both in seconds since 1970; empty for 0.
+    """Describe the time since a moment, both in seconds since 1970; empty for 0.
 
     >>> ago(1000.0, 1075.0), ago(1000.0, 1000.5)
     ('75 s ago', 'now')
@@ -207,7 +207,7 @@ def ago(moment: float, now: float) -> str:
 
 
 def list_table(rows: Sequence[Outline], base: Path, now: float, console: Console) -> Table:
-    """A table as wide as the console, without the columns that do not fit.
+    """Return a table as wide as the console, without columns that do not fit.
 
     Paths are relative to `base`; `now` is in seconds since 1970.
     """

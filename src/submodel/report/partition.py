@@ -1,4 +1,4 @@
-"""A dataset and its partition: loaded, shared out among clients, and described."""
+"""Dataset and partition of a configuration, with their description."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ def data_of(config: Config) -> Dataset:
 
 
 def data_of_run(folder: RunFolder, config: Config) -> Dataset:
-    """Load the data of a run without fetching anything.
+    """Load the data of a run without downloads.
 
-    Raises `DataError` where it is not on this machine, or has other content.
+    Raises `DataError` if it is not on this machine, or if its content has changed.
     """
     there = folder.locate(config)
     with without_fetching():
         data = data_of(there)
     record = read_record(folder) if paths_in(there) else None
     if record is not None and (problems := data_differences(record.subject, data)):
-        raise DataError("\n".join([f"{folder.path}: its data is another now", *problems]))
+        raise DataError("\n".join([f"{folder.path}: its data has changed", *problems]))
     return data
 
 
 @dataclass(frozen=True)
 class Shares:
-    """The data of a configuration and its partition; the number of clients is settled."""
+    """Data and partition of a configuration with a definite number of clients."""
 
     config: Config
     data: Dataset
@@ -56,17 +56,17 @@ class Shares:
 
     @property
     def clients(self) -> int:
-        """How many clients there are."""
+        """Number of clients."""
         return self.config.clients.client_count
 
     @property
     def shown(self) -> int:
-        """How many clients are shown: the first ones, as many as a picture has rows for."""
+        """Number of shown clients, limited by the rows of a picture."""
         return min(self.clients, MOST_CLIENTS)
 
     @cached_property
     def label_counts(self) -> NDArray[np.int64] | None:
-        """`count_labels` of the clients that are shown; None without classes."""
+        """`count_labels` of the shown clients; None without classes."""
         if self.data.classes is None:
             return None
         labels = self.data.train.y.numpy()
@@ -74,13 +74,13 @@ class Shares:
 
     @property
     def extent(self) -> str:
-        """The number of clients, and of those that are shown."""
+        """Description of the numbers of clients and of shown clients."""
         of = f", of which the first {self.shown:,} are shown" if self.shown < self.clients else ""
         return f"{self.clients:,} clients{of}"
 
 
 def share_out(config: Config, data: Dataset) -> Shares:
-    """Share data out among clients."""
+    """Partition data over clients."""
     config = settle_clients(config, data)
     return Shares(config, data, split_data(config, data))
 
@@ -88,7 +88,7 @@ def share_out(config: Config, data: Dataset) -> Shares:
 def count_labels(
     partition: Partition, labels: NDArray[np.int64], classes: int, clients: int
 ) -> NDArray[np.int64]:
-    """Count the examples of each label (column) that each client (row) has.
+    """Count the examples of each client (row) by label (column).
 
     >>> from submodel.data.partitions import ByLabel
     >>> labels = np.array([0, 1, 0, 1])
@@ -100,11 +100,11 @@ def count_labels(
 
 
 def describe_data(data: Dataset) -> list[str]:
-    """Classes, sizes and channel statistics, a line each."""
+    """Describe classes, sizes and channel statistics, one line each."""
     shape = " x ".join(map(str, data.inputs))
     lines = [f"{len(data.train):,} training and {len(data.test):,} test examples of {shape}"]
     if data.held_out is not None:
-        lines.append(f"{len(data.held_out):,} more of the training part are held out")
+        lines.append(f"{len(data.held_out):,} further examples of the training part are held out")
     if data.classes is not None:
         counts = np.bincount(data.train.y.numpy(), minlength=data.classes)
         names = data.about.names if data.about is not None else ()
@@ -129,7 +129,7 @@ def describe_data(data: Dataset) -> list[str]:
 def _statistics(
     data: Dataset, mean: Sequence[float], deviation: Sequence[float]
 ) -> tuple[list[float], list[float]]:
-    """Mean and deviation of the pixels before they were normalised."""
+    """Return mean and deviation of the pixels before normalisation."""
     means, deviations = [], []
     for channel, (centre, scale) in enumerate(zip(mean, deviation, strict=True)):
         values = first_column(data.train.x)[:, channel]
@@ -148,7 +148,7 @@ def _range(values: NDArray[np.int64]) -> str:
 
 
 def describe_partition(counts: NDArray[np.int64]) -> list[str]:
-    """Examples and labels per client: least, median, most.
+    """Describe examples and labels per client: least, median, most.
 
     >>> describe_partition(np.array([[5, 0], [3, 4]]))[0]
     'examples per client: least 5, median 6, most 7'
@@ -157,7 +157,7 @@ def describe_partition(counts: NDArray[np.int64]) -> list[str]:
 
 
 def describe_sizes(partition: Partition, clients: int) -> str:
-    """Examples per client, where there are no labels to tell apart."""
+    """Describe examples per client, for data without labels."""
     return _per_client("examples", np.array(_sizes(partition, clients)))
 
 
@@ -169,7 +169,7 @@ def _per_client(what: str, values: NDArray[np.int64]) -> str:
 
 
 def describe_shares(shares: Shares) -> list[str]:
-    """The data and who has what of it, as lines of the terminal."""
+    """Describe data and partition in lines for the terminal."""
     config, counts = shares.config, shares.label_counts
     if counts is None:
         partition_lines = [describe_sizes(shares.partition, shares.shown)]
@@ -184,19 +184,19 @@ def describe_shares(shares: Shares) -> list[str]:
 
 
 def draw_shares(shares: Shares, out: Path) -> None:
-    """Draw the shown clients by labels; raises `ConfigError` for data without classes."""
+    """Draw the shown clients by labels; raise `ConfigError` for data without classes."""
     from submodel.report.plots.figures import MOST_NAMES, draw_partition
 
     config, counts = shares.config, shares.label_counts
     if counts is None:
-        raise ConfigError(f"--out: {config.data.name} has no classes to draw; leave it out")
+        raise ConfigError(f"--out: {config.data.name} has no classes to draw; omit the option")
     title = f"{config.data.name}: {config.data.partition}, {shares.extent}"
     width = SINGLE if counts.shape[1] <= MOST_NAMES else DOUBLE
     save_figure(draw_partition(LabelShares(title, counts), width), out, dpi=300)
 
 
 def plain_shares(shares: Shares) -> dict[str, Any]:
-    """A dataset and the shares of the shown clients, as plain values."""
+    """Return a dataset and the parts of the shown clients as plain values."""
     config, data, counts = shares.config, shares.data, shares.label_counts
     return {
         "name": config.data.name,

@@ -1,4 +1,4 @@
-"""The tables that commands print, and the same as plain values for ``--json``."""
+"""Tables printed by commands, and the same data as plain values for ``--json``."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
     from submodel.runs.forecast import Forecast
     from submodel.runs.open import Run
 
-_BUSY = 0.8  # of a core: a trial that had less shared it
-_NEAR = 0.99  # of the global model's score: no advice is needed
+_BUSY = 0.8  # share of a core below which other programs slowed the trials
+_NEAR = 0.99  # share of the global model's score from which no advice is given
 _OF_DEVICES = ("client", "device", "state", "capacity", "examples", "answered", "missed",
                "last seen", "last problem")  # fmt: skip
 
 
 def cost_rows(setup: Setup) -> list[dict[str, float]]:
-    """What each capacity of a setup costs, by the nominal size of its cut."""
+    """Return the cost of each capacity of a setup, from the nominal size of its cut."""
     costs = CostModel(setup.module, setup.clients.dataset.example, setup.travel)
     capacities = sorted({1.0, *setup.population.capacities}, reverse=True)
     draw = Draw(0, 0, 0)
@@ -69,7 +69,7 @@ def _rows(costs: CostModel, cuts: Mapping[float, Cut]) -> list[dict[str, float]]
 
 
 def cost_table(rows: Sequence[Mapping[str, float]]) -> Table:
-    """`cost_rows` for people."""
+    """Return the rows of `cost_rows` as a table."""
     headings = (
         *("capacity", "parameters", "of full", "bytes per round (down + up)"),
         *("FLOPs per training example", "of full"),
@@ -91,13 +91,13 @@ def cost_table(rows: Sequence[Mapping[str, float]]) -> Table:
 def module_cost_rows(
     module: nn.Module, axes: Axes, example_inputs: Inputs, capacities: Sequence[float]
 ) -> list[dict[str, float]]:
-    """What each capacity of a bare module costs."""
+    """Return the cost of each capacity of a module."""
     cuts: dict[float, Cut] = {c: prefix_cut(axes, c) for c in capacities}
     return _rows(CostModel(module, example_inputs, travel_of(module, axes)), cuts)
 
 
 def history_table(history: Sequence[dict[str, Any]], title: str) -> Table:
-    """The evaluated rounds of a run."""
+    """Return a table of a run's evaluated rounds."""
     evaluated_lines = [line for line in history if "test_loss" in line]
     has_accuracy = not evaluated_lines or "test_accuracy" in evaluated_lines[0]
     by_capacity, form = ("capacity_accuracy", ".1%") if has_accuracy else ("capacity_loss", ".4f")
@@ -132,7 +132,7 @@ def history_table(history: Sequence[dict[str, Any]], title: str) -> Table:
 
 
 def clients_table(line: Mapping[str, Any]) -> Table | None:
-    """How clients fare in an evaluated round; None where they were not scored."""
+    """Return a table of clients' scores in an evaluated round; None if there are none."""
     entries = {
         key.removeprefix("client_"): _numbers_of_clients(value)
         for key, value in line.items()
@@ -150,7 +150,7 @@ def clients_table(line: Mapping[str, Any]) -> Table | None:
 
 
 def _numbers_of_clients(entry: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers of one metric by the headings of their columns; a line may hold anything."""
+    """Return the numbers of one metric by column; entries of a line are untrusted."""
     by_capacity = entry.get("capacity")
     shares = by_capacity if isinstance(by_capacity, Mapping) else {}
     columns = {"mean": entry.get("mean"), "worst quarter": entry.get("worst_quarter")}
@@ -159,14 +159,14 @@ def _numbers_of_clients(entry: Mapping[str, Any]) -> dict[str, float]:
 
 
 def forecast_tables(result: Forecast, rows: Sequence[Mapping[str, float]]) -> list[Table]:
-    """Time by phase, bytes, and the cost of each capacity, of `cost_rows`."""
+    """Return tables of time by phase, of bytes, and of `cost_rows`."""
     times = [[p.name, duration(p.seconds), p.how] for p in result.phases]
     times.append(
-        ["all", duration(result.seconds), f"an estimate, by {result.trial_seconds:.1f} s of trials"]
+        ["all", duration(result.seconds), f"estimate from {result.trial_seconds:.1f} s of trials"]
     )
     if result.core_share < _BUSY:
-        had = f"the trials had {result.core_share:.0%} of a core: other programs compute here, too"
-        times.append(["all, with cores of its own", duration(result.seconds_alone), had])
+        had = f"the trials had {result.core_share:.0%} of a core; other programs took the rest"
+        times.append(["all, on idle cores", duration(result.seconds_alone), had])
     sizes = result.quantities
     per_round = sum(row.clients_per_round * (row.bytes_down + row.bytes_up)
                     for row in sizes.by_capacity)  # fmt: skip
@@ -175,12 +175,12 @@ def forecast_tables(result: Forecast, rows: Sequence[Mapping[str, float]]) -> li
         ["peak memory", si(sizes.memory, "B"), f"{sizes.memory_how}{all_processes}"],
         ["traffic, down", si(sizes.bytes_down, "B"), f"{result.rounds} rounds, from shapes"],
         ["traffic, up", si(sizes.bytes_up, "B"), f"{result.rounds} rounds, from shapes"],
-        ["traffic per round", si(per_round, "B"), "down and up, the mean over rounds"],
+        ["traffic per round", si(per_round, "B"), "down and up, mean over rounds"],
         *(
             [
                 f"traffic of a client of {row.capacity:g}",
                 f"{si(row.bytes_down, 'B')} + {si(row.bytes_up, 'B')}",
-                f"down + up, per round; {row.clients_per_round:.3g} such clients in a round",
+                f"down + up, per round; {row.clients_per_round:.3g} such clients per round",
             ]
             for row in sizes.by_capacity
         ),
@@ -189,30 +189,28 @@ def forecast_tables(result: Forecast, rows: Sequence[Mapping[str, float]]) -> li
     if sizes.bytes_once:
         amounts.insert(3, ["traffic, once", si(sizes.bytes_once, "B"), "per client, down"])
     return [
-        text_table(
-            "time", ["phase", "time", "how it is known"], times, ["phase", "how it is known"]
-        ),
-        text_table("bytes", ["what", "amount", "of what"], amounts, ["what", "of what"]),
+        text_table("time", ["phase", "time", "source"], times, ["phase", "source"]),
+        text_table("bytes", ["quantity", "amount", "meaning"], amounts, ["quantity", "meaning"]),
         cost_table(rows),
     ]
 
 
 def evaluation_advice(result: Forecast) -> str:
-    """The keys that shorten a run of which evaluation is a large part; empty for another."""
+    """Name the keys that shorten evaluation if it takes long; else return an empty string."""
     if not result.evaluation_keys:
         return ""
     keys = ", ".join(result.evaluation_keys)
-    return f"evaluation is {result.evaluation_share:.0%} of the time; it is shorter by {keys}"
+    return f"evaluation is {result.evaluation_share:.0%} of the time; shorten it by {keys}"
 
 
 def plain_forecast(result: Forecast, rows: Sequence[Mapping[str, float]]) -> dict[str, Any]:
-    """A forecast as plain values, with the cost of each capacity, of `cost_rows`."""
+    """Return a forecast as plain values, with the rows of `cost_rows`."""
     seconds = {"seconds": result.seconds, "seconds_alone": result.seconds_alone}
     return {**seconds, **asdict(result), "capacities": list(rows)}
 
 
 def fit_table(results: Sequence[Mapping[str, Any]]) -> Table:
-    """The results of fitting, a row for every capacity."""
+    """Return the results of fitting as a table, a row for every capacity."""
     headline = results[0]["headline"]
     headings = (
         *("capacity", "parameters", f"test {headline} before", "fitted", "global model"),
@@ -231,16 +229,16 @@ def fit_table(results: Sequence[Mapping[str, Any]]) -> Table:
         )
         for r in results
     ]
-    return text_table("sub-models that stand by themselves", headings, rows, words=["cut"])
+    return text_table("fitted sub-models", headings, rows, words=["cut"])
 
 
 def advice_of_export(run: Run, capacity: float, score: Score, is_fitted: bool) -> str:
-    """How an exported sub-model scores beside the global model, and what would improve it.
+    """Compare an exported sub-model with the global model, and advise how to improve it.
 
     Args:
-        run: its run.
-        capacity: its own.
-        score: on the test part.
+        run: run of the sub-model.
+        capacity: capacity of the sub-model.
+        score: its score on the test part.
         is_fitted: whether `submodel fit` trained it.
     """
     summary = run.summary or {}
@@ -252,17 +250,17 @@ def advice_of_export(run: Run, capacity: float, score: Score, is_fitted: bool) -
     if is_fitted:
         return f"{text}; more rounds ('submodel fit --rounds') or a larger --lr may help"
     command = f"submodel fit {run.folder.path} --capacity {capacity:g}"
-    return f"{text}; '{command}' trains this sub-model for itself"
+    return f"{text}; '{command}' trains this sub-model further"
 
 
 def plain_end(folder: RunFolder) -> dict[str, Any]:
-    """The results of a run that has ended."""
+    """Return the results of a finished run."""
     curves = folder.curves_file if folder.curves_file.is_file() else None
     return {"run": folder.path, "summary": folder.summary(), "curves": curves}
 
 
 def plain_run(run: Run) -> dict[str, Any]:
-    """A run as far as it has come."""
+    """Return the present state of a run."""
     config, history = run.config, run.history
     is_finished = run.finished
     return {
@@ -280,12 +278,12 @@ def plain_run(run: Run) -> dict[str, Any]:
 def plain_axes(
     axes: Axes, is_verified: bool, capacities: Sequence[Mapping[str, float]]
 ) -> dict[str, Any]:
-    """A model before it is trained.
+    """Return the axes of a model as plain values.
 
     Args:
-        axes: of the model.
-        is_verified: whether permuting every axis was tried.
-        capacities: the cost of each.
+        axes: axes of the model.
+        is_verified: whether every axis was verified by permutation.
+        capacities: cost of each capacity.
     """
     rows = []
     for axis, size in axes.sizes.items():
@@ -320,7 +318,7 @@ def plain_axes(
 
 
 def plain_fit(fit: Fit, limits: Mapping[str, float], batch: int) -> dict[str, Any]:
-    """The largest capacity within limits, and the bytes and FLOPs of training it."""
+    """Return the largest capacity within limits, and its needs, as plain values."""
     return {
         "capacity": fit.capacity,
         "limits": limits,
@@ -335,13 +333,13 @@ def _plain_needs(needs: Needs | None) -> dict[str, int] | None:
 
 
 def describe_fit(fit: Fit, limits: Mapping[str, float], batch: int) -> list[str]:
-    """The same as lines of the terminal."""
+    """Describe the largest capacity within limits in lines for the terminal."""
     limit_text = ", ".join(f"{what} {si(most)}" for what, most in limits.items())
     if fit.capacity is None:
         lines = [f"no capacity fits {limit_text}: one unit of every axis needs"]
     else:
         lines = [f"capacity {fit.capacity:g} fits {limit_text}: at batch size {batch} it needs"]
-    for needs, text in ((fit.needs, "  "), (fit.too_large, "  the next larger one: ")):
+    for needs, text in ((fit.needs, "  "), (fit.too_large, "  the next larger capacity: ")):
         if needs is not None:
             lines.append(f"{text}memory {needs.arithmetic()}; {si(needs.flops)} FLOPs per step; "
                          f"{si(needs.traffic, 'B')} per round")  # fmt: skip
@@ -349,7 +347,7 @@ def describe_fit(fit: Fit, limits: Mapping[str, float], batch: int) -> list[str]
 
 
 def plain_devices(entries: Sequence[Entry], nodes: Mapping[int, Node]) -> list[dict[str, Any]]:
-    """The devices of a run, and those that are registered but have not taken part."""
+    """Return the devices of a run, then registered ones that have not taken part."""
     rows: list[dict[str, Any]] = []
     for entry in entries:
         node, report = nodes.get(entry.node), entry.report
@@ -387,7 +385,7 @@ def plain_devices(entries: Sequence[Entry], nodes: Mapping[int, Node]) -> list[d
 
 
 def devices_table(devices: Sequence[Mapping[str, Any]]) -> Table:
-    """The table of `submodel federation status`, from what `plain_devices` returns."""
+    """Return the rows of `plain_devices` as a table."""
     table = Table()
     for heading in _OF_DEVICES:
         table.add_column(heading, overflow="fold")

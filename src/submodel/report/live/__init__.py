@@ -1,1 +1,1 @@
-"""Runs and experiments while they run: as a screen of text, and as a page of a local server."""
+"""Live views of runs and experiments: in a terminal, and as a page of a local server."""

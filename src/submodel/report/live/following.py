@@ -1,4 +1,4 @@
-"""How a run or an experiment stands: its rounds, its devices, the time left."""
+"""State of a run or an experiment: rounds, devices, time left."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from submodel.runs.outline import RunOutline, read_lines, read_outline, sum_of
 
 _MOST_ROSTER, _MOST_LOG = 2**26, 2**16  # bytes
 _MOST_WARNINGS = 3
-_RECENT = 20  # rounds that tell how long the next ones take
+_RECENT = 20  # rounds to estimate the time of the next ones from
 
 
 @dataclass(frozen=True)
 class KnownDevice:
-    """A device of a run over Flower, as the file of its server has it."""
+    """Device of a run over Flower, as in the file of its server."""
 
     name: str
     is_present: bool
@@ -33,7 +33,7 @@ class KnownDevice:
 
 @dataclass(frozen=True)
 class RunView:
-    """A run at one moment: its outline and rounds; over Flower, known devices and last warnings."""
+    """State of a run: outline and rounds; over Flower also devices and last warnings."""
 
     outline: RunOutline
     lines: Sequence[Metrics]
@@ -42,11 +42,11 @@ class RunView:
 
     @property
     def evaluated_lines(self) -> list[Metrics]:
-        """The rounds that have scores."""
+        """Rounds with scores."""
         return [line for line in self.lines if "test_loss" in line]
 
     def seconds_left(self) -> float | None:
-        """The time of the remaining rounds at the pace of the last ones; None where unknown."""
+        """Estimate the time of the remaining rounds from the last ones; None if unknown."""
         recent_lines = self.lines[-_RECENT:]
         if not recent_lines or not self.outline.rounds_planned:
             return None
@@ -55,58 +55,58 @@ class RunView:
 
 
 def seconds_of(line: Metrics) -> float:
-    """The time of a round."""
+    """Return the time of a round."""
     phases = line.get("seconds")
     return float(sum_of(phases, *phases)) if isinstance(phases, Mapping) else 0.0
 
 
 def rounds_of(path: Path) -> list[Metrics]:
-    """The lines of a run that are complete, by their rounds."""
+    """Return the complete lines of a run in the order of rounds."""
     by_round = {line["round"]: line for line in read_lines(RunFolder(path).metrics_file)}
     return [by_round[round_] for round_ in sorted(by_round)]
 
 
 def view_run(path: Path) -> RunView:
-    """How a run stands now."""
+    """Read the present state of a run."""
     folder = RunFolder(path)
     return RunView(read_outline(path), rounds_of(path), _devices(folder), _warnings(folder))
 
 
-def look(path: Path) -> RunView | ExperimentOutline | None:
-    """How a run or an experiment stands now; None while there is neither."""
+def read_view(path: Path) -> RunView | ExperimentOutline | None:
+    """Read the present state of a run or an experiment; None if there is neither."""
     if is_run(path):
         return view_run(path)
     return read_experiment(path) if is_experiment(path) else None
 
 
-def look_once(path: Path) -> RunView | ExperimentOutline:
-    """How a run or an experiment stands; raises `SubmodelError` where there is neither."""
-    sight = look(path)
-    if sight is None:
+def require_view(path: Path) -> RunView | ExperimentOutline:
+    """Read the present state; raise `SubmodelError` if there is no run or experiment."""
+    view = read_view(path)
+    if view is None:
         raise SubmodelError(f"{plain(path, 200)}: neither a run nor an experiment")
-    return sight
+    return view
 
 
 def snapshot(path: Path) -> dict[str, Any]:
-    """How a run or an experiment stands, as plain values: `submodel watch --json`."""
-    sight = look_once(path)
-    if isinstance(sight, ExperimentOutline):
+    """Return the present state as plain values, for `submodel watch --json`."""
+    view = require_view(path)
+    if isinstance(view, ExperimentOutline):
         return {
-            **plain_row(sight),
-            "seconds_left": sight.seconds_left(),
-            "begun_runs": [plain_row(run) for run in sight.runs],
+            **plain_row(view),
+            "seconds_left": view.seconds_left(),
+            "begun_runs": [plain_row(run) for run in view.runs],
         }
     return {
-        **plain_row(sight.outline),
-        "seconds_left": sight.seconds_left() if sight.outline.phase == "running" else None,
-        "last_round": sight.lines[-1] if sight.lines else None,
-        "devices": [asdict(device) for device in sight.devices],
-        "warnings": list(sight.warnings),
+        **plain_row(view.outline),
+        "seconds_left": view.seconds_left() if view.outline.phase == "running" else None,
+        "last_round": view.lines[-1] if view.lines else None,
+        "devices": [asdict(device) for device in view.devices],
+        "warnings": list(view.warnings),
     }
 
 
 def _devices(folder: RunFolder) -> list[KnownDevice]:
-    """The devices that the server knows; their names are untrusted text."""
+    """Read the devices of the server; their names are untrusted text."""
     entries: Any = []
     with suppress(OSError, ValueError), folder.devices_file.open("rb") as file:
         entries = from_json(file.read(_MOST_ROSTER))
@@ -125,7 +125,7 @@ def _device(entry: Mapping[str, Any]) -> KnownDevice:
 
 
 def _warnings(folder: RunFolder) -> list[str]:
-    """The last warnings in the server's log."""
+    """Return the last warnings of the server's log."""
     content = b""
     with suppress(OSError), folder.log_file.open("rb") as file:
         file.seek(0, 2)

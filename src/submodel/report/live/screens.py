@@ -1,4 +1,4 @@
-"""A run, or an experiment of many, as one screen of text; curves are of 2 x 4 dots a character."""
+"""State of a run or an experiment as a screen of text; curves have 2 x 4 dots per character."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from submodel.runs.outline import RunOutline, sum_of
 
 _SECTIONS = ("scheme", "data", "model")
 _MOST_NAMES = 6
-_OTHER_LINES_OF_RUN, _OTHER_LINES_OF_EXPERIMENT = 13, 9  # beside the drawing, or the table
+_OTHER_LINES_OF_RUN, _OTHER_LINES_OF_EXPERIMENT = 13, 9  # outside the plots, or the table
 _TALLEST = 14
 _LONGEST_CURVE = 24
 _COLOURS = ("cyan", "yellow", "magenta", "green", "blue", "red")  # of the curves of one plot
@@ -36,7 +36,14 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 
 def run_screen(view: RunView, now: float, width: int, height: int) -> Group:
-    """A run: how far it is, its curves, its last round, its devices; `now` is since 1970."""
+    """Return the screen of a run: progress, curves, last round, devices.
+
+    Args:
+        view: state of the run.
+        now: time in seconds since 1970.
+        width: width in characters.
+        height: height in lines.
+    """
     outline = view.outline
     names = [plain(outline.path, 60), *(outline.text(f"{n}.name") for n in _SECTIONS)]
     rounds = f"round {outline.rounds}/{outline.rounds_planned or '?'}"
@@ -67,13 +74,13 @@ def _capacity_points(lines: Sequence[Metrics], table: str) -> dict[str, list[tup
 
 
 def _mapping(line: Metrics, key: str) -> Mapping[str, Any]:
-    """A table of a line, which may hold anything."""
+    """Return a table of a line; empty if the entry is not a table."""
     entries = line.get(key)
     return entries if isinstance(entries, Mapping) else {}
 
 
 def _plots(view: RunView, width: int, height: int) -> RenderableType:
-    """The accuracy beside the losses; of tasks without accuracy, their own metric."""
+    """Draw the accuracy, or the task's own metric, beside the losses."""
     lines, scores = view.evaluated_lines, view.outline.scores
     losses = [
         DotCurve(_points(view.lines, "train_loss"), "dim"),
@@ -107,15 +114,17 @@ def _facts_of_run(view: RunView, now: float) -> list[tuple[str, Text]]:
     beginning = "no round is done yet" if running else ""
     totals = f"{duration(outline.seconds)}, {si(outline.traffic, 'B')}" if line else ""
     path = plain(outline.path, 200)
-    advice = f"'submodel resume {path}' goes on" if outline.phase in ("stopped", "failed") else ""
+    advice = (
+        f"continue with: submodel resume {path}" if outline.phase in ("stopped", "failed") else ""
+    )
     return [
         ("", Text(outline.reason, "red" if outline.phase == "failed" else "yellow")),
         ("capacity", _by_capacity(view)),
         ("last round", Text(_last_round(line, ago(outline.changed_at, now)) or beginning)),
         ("so far", Text(totals)),
         ("time", Text(_phases(view.lines))),
-        ("refused", Text(_troubles(view.lines, "refused"), "red")),
-        ("missing", Text(_troubles(view.lines, "missing"), "yellow")),
+        ("refused", Text(_lost_updates(view.lines, "refused"), "red")),
+        ("missing", Text(_lost_updates(view.lines, "missing"), "yellow")),
         ("devices", Text(_devices_of(view, running))),
         ("warnings", Text("\n".join(view.warnings), "yellow")),
         ("", Text(advice)),
@@ -123,7 +132,7 @@ def _facts_of_run(view: RunView, now: float) -> list[tuple[str, Text]]:
 
 
 def _by_capacity(view: RunView) -> Text:
-    """The last score of every capacity, in the colour of its curve."""
+    """Return the last score of every capacity, in the colour of its curve."""
     text = Text()
     metric = "accuracy" if "accuracy" in view.outline.scores else "loss"
     table = _capacity_points(view.evaluated_lines, f"capacity_{metric}")
@@ -150,7 +159,7 @@ def _last_round(line: Metrics, when: str) -> str:
 
 
 def _phases(lines: Sequence[Metrics]) -> str:
-    """The phases as shares of the time of all rounds, the longest first."""
+    """Return the phases as shares of the total time, the longest first."""
     totals: dict[str, float] = {}
     for line in lines:
         for name, seconds in _mapping(line, "seconds").items():
@@ -161,43 +170,43 @@ def _phases(lines: Sequence[Metrics]) -> str:
     return ", ".join(f"{name} {share:.0%}" for name, share in shares if share >= 0.005)
 
 
-def _troubles(lines: Sequence[Metrics], kind: str) -> str:
-    """How many updates were refused or missing, and the last of them."""
+def _lost_updates(lines: Sequence[Metrics], kind: str) -> str:
+    """Return the number of refused or missing updates, and the last of them."""
     count, last = 0, ""
     for line in lines:
         if entries := _mapping(line, kind):
             count += len(entries)
             client, reason = next(iter(entries.items()))
             last = f"client {plain(client, 20)} in round {line['round']}: {plain(reason, 120)}"
-    return f"{count} in all; the last: {last}" if count else ""
+    return f"{count} in total; last: {last}" if count else ""
 
 
 def _devices_of(view: RunView, running: bool) -> str:
     if not view.devices:
         is_waiting = running and view.outline.text("engine.name") == "flower"
-        return "none has said yet who it is" if is_waiting else ""
+        return "none has reported yet" if is_waiting else ""
     if not running:
         return f"{len(view.devices)} known"
     away = [device for device in view.devices if not device.is_present]
-    text = f"{len(view.devices) - len(away)} of {len(view.devices)} are here"
+    text = f"{len(view.devices) - len(away)} of {len(view.devices)} are connected"
     if away:
         names = [d.name + (f" ({d.problem})" if d.problem else "") for d in away[:_MOST_NAMES]]
         more = f" and {len(away) - _MOST_NAMES} more" if len(away) > _MOST_NAMES else ""
-        text += f"; away: {', '.join(names)}{more}"
+        text += f"; absent: {', '.join(names)}{more}"
     return text
 
 
 def experiment_screen(outline: ExperimentOutline, now: float, width: int, height: int) -> Group:
-    """An experiment: how far the whole plan is, the runs at work, and those that ended."""
+    """Return the screen of an experiment: progress of the plan, active runs, ended runs."""
     work_done, whole = outline.work
     words = f"{outline.runs_ended}/{outline.runs_planned} runs"
     rest = time_left(outline.seconds_left(now))
-    room = max(4, height - _OTHER_LINES_OF_EXPERIMENT)
+    lines_left = max(4, height - _OTHER_LINES_OF_EXPERIMENT)
     return Group(
         _title_line([plain(outline.path, 100)], outline.phase, width),
         _progress_line(words, work_done, whole, rest, width),
         Text(),
-        _ways_table(outline, width, room),
+        _arms_table(outline, width, lines_left),
         Text(),
         _facts_table(_facts_of_experiment(outline, now), width),
     )
@@ -207,7 +216,7 @@ def _facts_of_experiment(outline: ExperimentOutline, now: float) -> list[tuple[s
     work_done, whole = outline.work
     progress = outline.progress
     if progress is None:
-        plan = "unknown; only runs that have begun are counted"
+        plan = "unknown; only begun runs are counted"
     elif progress.has_estimates:
         plan = f"{work_done / 3600:.2f} of at least {whole / 3600:.2f} core-hours"
         plan += f", {progress.parallel} runs at a time"
@@ -222,8 +231,8 @@ def _facts_of_experiment(outline: ExperimentOutline, now: float) -> list[tuple[s
     ]
 
 
-def _ways_table(outline: ExperimentOutline, width: int, most: int) -> Table:
-    """Runs that are at work, each with its curve; then the others by name, their seeds together."""
+def _arms_table(outline: ExperimentOutline, width: int, most: int) -> Table:
+    """Return a table of active runs with curves, then the others by arm with all seeds."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("runs", no_wrap=True, overflow="ellipsis")
     for heading, side in (("state", "left"), ("rounds", "right"), ("score", "right"), ("", "left")):
@@ -238,14 +247,14 @@ def _ways_table(outline: ExperimentOutline, width: int, most: int) -> Table:
         table.add_row(*_cells(name, "running", f"{run.rounds}/{run.rounds_planned}", [run], curve))
     groups = [(name, list(group)) for name, group in groupby(others, key=lambda r: r.path.parent)]
     groups.sort(key=lambda group: -max(run.changed_at for run in group[1]))
-    room = max(1, most - len(running) - 1)
-    for path, group in groups[:room]:
+    lines_left = max(1, most - len(running) - 1)
+    for path, group in groups[:lines_left]:
         states = {run.phase for run in group}
         state = next(s for s in ("failed", "stopped", "finished") if s in states)
         count = f"{len(group)} run{'s' if len(group) > 1 else ''}"
         table.add_row(*_cells(_name_in(outline, path), state, count, group, ""))
-    if len(groups) > room:
-        table.add_row(Text(f"and {len(groups) - room} more", "dim"))
+    if len(groups) > lines_left:
+        table.add_row(Text(f"and {len(groups) - lines_left} more", "dim"))
     return table
 
 
@@ -257,7 +266,7 @@ def _cells(
 
 
 def _score(runs: Sequence[RunOutline]) -> str:
-    """The mean of the runs' accuracies, or of their losses."""
+    """Return the mean accuracy, or else loss, of runs."""
     for name in ("accuracy", "loss"):
         values = [run.scores[name] for run in runs if name in run.scores]
         if values:
@@ -272,18 +281,18 @@ def _name_in(outline: ExperimentOutline, path: Path) -> str:
 
 @dataclass(frozen=True)
 class DotCurve:
-    """Points (x, y) from left to right, and their colour as Rich calls it."""
+    """Points (x, y) from left to right, and their style in Rich."""
 
     points: Sequence[tuple[float, float]]
     style: str = ""
 
     def finite_points(self) -> list[tuple[float, float]]:
-        """The points that can be drawn."""
+        """Return the finite points."""
         return [(x, y) for x, y in self.points if math.isfinite(x) and math.isfinite(y)]
 
 
 def _draw_dots(curves: Sequence[DotCurve], width: int, height: int) -> list[Text]:
-    """Draw curves as lines of text that span their range; where they meet, the later is seen.
+    """Draw curves as lines of text over their range; later curves cover earlier ones.
 
     >>> [line.plain for line in _draw_dots([DotCurve([(0, 0), (1, 1)])], 2, 1)]
     ['⡠⠊']
@@ -312,12 +321,12 @@ def _all_points(curves: Sequence[DotCurve]) -> list[tuple[float, float]]:
 
 
 def _ranges(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The smallest and largest x, and the smallest and largest y."""
+    """Return the ranges of x and of y."""
     return [(min(values), max(values)) for values in zip(*points, strict=True)]
 
 
 def _character(cell: int) -> str:
-    """A blank is a space: some fonts draw the dots that are not set."""
+    """Return the character of a cell; a space for a blank, which some fonts draw as dots."""
     return " " if cell == _BLANK else chr(cell)
 
 
@@ -326,7 +335,7 @@ def _dot_of(value: float, low: float, high: float, most: int) -> int:
 
 
 def _joined_dots(dots: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """The dots, and those on the way from each to the next."""
+    """Yield the dots and those on the lines between them."""
     yield from dots[:1]
     for (x0, y0), (x1, y1) in pairwise(dots):
         steps = max(abs(x1 - x0), abs(y1 - y0))
@@ -335,7 +344,7 @@ def _joined_dots(dots: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
-    """Draw a curve in one line: a bar for every finite value, or for the last of several.
+    """Draw a curve in one line: a bar for every finite value, or for the last of a group.
 
     >>> sparkline([0.0, 1.0, 2.0, 7.0], 4)
     '▁▂▃█'
@@ -350,7 +359,7 @@ def sparkline(values: Sequence[float], width: int) -> str:
 
 
 def _plot(title: str, curves: Sequence[DotCurve], width: int, height: int, form: str) -> Group:
-    """Draw curves with a title and the range of their values; `form` is a format, as ".1%"."""
+    """Draw curves with title and range; `form` is a format of values, such as ".1%"."""
     labels = [""] * height
     if points := _all_points(curves):
         low, high = _ranges(points)[1]
@@ -364,7 +373,7 @@ def _plot(title: str, curves: Sequence[DotCurve], width: int, height: int, form:
 
 
 def _title_line(names: Sequence[str], state: str, width: int) -> Table:
-    """The names of a run or an experiment, and its state at the right."""
+    """Return the names of a run or an experiment, with its state on the right."""
     grid = Table.grid(expand=True)
     grid.width = width
     grid.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
@@ -378,7 +387,7 @@ def _title_line(names: Sequence[str], state: str, width: int) -> Table:
 
 
 def _progress_line(words: str, amount: float, whole: float, rest: str, width: int) -> Table:
-    """A progress bar between `words`, as "round 3/10", and `rest`, as "2 min left"."""
+    """Return a progress bar between `words` ("round 3/10") and `rest` ("2 min left")."""
     share = min(1.0, amount / whole) if whole > 0 else 0.0
     grid = Table.grid(padding=(0, 2, 0, 0), expand=True)
     grid.width = width
@@ -390,7 +399,7 @@ def _progress_line(words: str, amount: float, whole: float, rest: str, width: in
 
 
 def _side_by_side(parts: Sequence[RenderableType], width: int) -> Table:
-    """Parts of equal width, one beside the other."""
+    """Arrange parts of equal width side by side."""
     grid = Table.grid(padding=(0, 2, 0, 0))
     for _ in parts:
         grid.add_column(width=width // len(parts) - 2)
@@ -399,7 +408,7 @@ def _side_by_side(parts: Sequence[RenderableType], width: int) -> Table:
 
 
 def _facts_table(facts: Sequence[tuple[str, Text]], width: int) -> Table:
-    """Names at the left, texts beside them; empty texts are left out."""
+    """Arrange names on the left and texts on the right; omit empty texts."""
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.width = width
     grid.add_column(style="dim", no_wrap=True)
@@ -411,7 +420,7 @@ def _facts_table(facts: Sequence[tuple[str, Text]], width: int) -> Table:
 
 
 def time_left(seconds: float | None) -> str:
-    """The remaining time in words; empty where it is unknown.
+    """Describe the remaining time; empty if it is unknown.
 
     >>> time_left(None), time_left(600)
     ('', '10 min left')
@@ -420,6 +429,6 @@ def time_left(seconds: float | None) -> str:
 
 
 def screen_size(console: Console) -> tuple[int, int]:
-    """Characters and lines of a screen; a file or a pipe has no height and gets 24 lines."""
+    """Return characters and lines of a screen; 24 lines for a file or a pipe."""
     height = console.height if console.is_terminal else 24
     return max(40, min(console.width, 200)), max(12, height)

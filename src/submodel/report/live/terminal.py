@@ -1,4 +1,4 @@
-"""Watching in a terminal: a screen that is drawn again and again, or lines for a pipe."""
+"""Live view in a terminal: a refreshed screen, or lines for a pipe."""
 
 from __future__ import annotations
 
@@ -13,75 +13,75 @@ from rich.text import Text
 from submodel.comparison.outline import ExperimentOutline
 from submodel.core.errors import plain
 from submodel.report.listing import score_text
-from submodel.report.live.following import RunView, look, look_once
+from submodel.report.live.following import RunView, read_view, require_view
 from submodel.report.live.screens import experiment_screen, run_screen, screen_size, time_left
 from submodel.runs.metrics import Metrics, is_number
 from submodel.runs.outline import RunOutline, scores_in
 
-_PAUSE = 1.0  # seconds between two looks
-Sight = RunView | ExperimentOutline | None
+_PAUSE = 1.0  # seconds between two updates
+View = RunView | ExperimentOutline | None
 
 
 def show_once(path: Path, console: Console) -> None:
-    """Show how a run or an experiment stands."""
-    console.print(_screen(path, look_once(path), console))
+    """Print the present state of a run or an experiment."""
+    console.print(_screen(path, require_view(path), console))
 
 
 def watch(path: Path, console: Console, pause: float = _PAUSE) -> None:
     """Show a run or an experiment until it is finished.
 
     Args:
-        path: its folder; waits until there is one.
-        console: a terminal, which is drawn over, or anything else, which gets lines.
-        pause: seconds between two looks.
+        path: folder of the run or experiment; it need not exist yet.
+        console: a terminal gets a refreshed screen, anything else gets lines.
+        pause: seconds between two updates.
     """
     if not console.is_terminal:
         for text in _lines(path, pause):
             console.print(text, soft_wrap=True)
         return
-    sight = look(path)
+    view = read_view(path)
     try:
         with Live(console=console, screen=True, auto_refresh=False) as live:
             while True:
-                live.update(_screen(path, sight, console), refresh=True)
-                if _state_of(sight)[0] == "finished":
+                live.update(_screen(path, view, console), refresh=True)
+                if _state_of(view)[0] == "finished":
                     break
                 time.sleep(pause)
-                sight = look(path)
-    finally:  # the screen is gone: leave what it showed
-        console.print(_screen(path, sight, console))
+                view = read_view(path)
+    finally:  # print the last screen again after it was cleared
+        console.print(_screen(path, view, console))
 
 
-def _screen(path: Path, sight: Sight, console: Console) -> RenderableType:
+def _screen(path: Path, view: View, console: Console) -> RenderableType:
     width, height = screen_size(console)
-    if isinstance(sight, RunView):
-        return run_screen(sight, time.time(), width, height)
-    if sight is not None:
-        return experiment_screen(sight, time.time(), width, height)
-    return Text(f"{plain(path, 200)}: nothing there yet; waiting for a run to begin")
+    if isinstance(view, RunView):
+        return run_screen(view, time.time(), width, height)
+    if view is not None:
+        return experiment_screen(view, time.time(), width, height)
+    return Text(f"{plain(path, 200)}: waiting for a run to begin")
 
 
-def _state_of(sight: Sight) -> tuple[str, str]:
-    """The state and its reason; empty where there is nothing."""
+def _state_of(view: View) -> tuple[str, str]:
+    """Return the state and its reason; empty if there is no run."""
     outline: RunOutline | ExperimentOutline | None
-    outline = sight.outline if isinstance(sight, RunView) else sight
+    outline = view.outline if isinstance(view, RunView) else view
     return ("", "") if outline is None else (outline.phase, outline.reason)
 
 
 def _lines(path: Path, pause: float) -> Iterator[str]:
-    """A line for every new evaluated round or ended run, and for every change of state."""
+    """Yield a line for every new evaluated round or ended run, and for every new state."""
     state, rounds, names_shown = "", 0, set[str]()
     while True:
-        sight = look(path)
-        if isinstance(sight, RunView):
-            rounds = min(rounds, sight.outline.rounds)  # a resumed run may have lost some
-            for line in sight.evaluated_lines:
+        view = read_view(path)
+        if isinstance(view, RunView):
+            rounds = min(rounds, view.outline.rounds)  # a resumed run may have lost rounds
+            for line in view.evaluated_lines:
                 if line["round"] > rounds:
-                    yield describe_round(line, sight.outline.rounds_planned)
+                    yield describe_round(line, view.outline.rounds_planned)
                     rounds = line["round"]
-        elif sight is not None:
-            yield from _new_ends(sight, names_shown)
-        new_state, reason = _state_of(sight)
+        elif view is not None:
+            yield from _new_ends(view, names_shown)
+        new_state, reason = _state_of(view)
         if new_state != state:
             state = new_state
             because = f": {reason}" if reason else ""
@@ -103,7 +103,7 @@ def _new_ends(outline: ExperimentOutline, names_shown: set[str]) -> Iterator[str
 
 
 def describe_round(line: Metrics, planned_rounds: int) -> str:
-    """An evaluated round in a line; `planned_rounds` is 0 where unknown.
+    """Describe an evaluated round in one line; `planned_rounds` is 0 if unknown.
 
     >>> describe_round({"round": 2, "train_loss": 1.25, "test_accuracy": 0.5}, 4)
     'round 2/4: train loss 1.2500, test accuracy 50.0%'

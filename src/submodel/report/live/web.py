@@ -1,8 +1,8 @@
-"""A page of runs that follows them, sent by a server of this machine to browsers of this machine.
+"""Live page of runs, served by this machine to browsers on this machine.
 
-It answers two addresses, ``/`` and ``/data.json``, from memory: no path of a request ever becomes a
-path on the disk. It listens on 127.0.0.1, and a request that was meant for another name, as by a
-page that had its own name point here (DNS rebinding), is refused.
+The server answers ``/`` and ``/data.json`` from memory: no path of a request becomes a path on the
+disk. It listens on 127.0.0.1 and refuses requests for other host names, which a page could point
+here (DNS rebinding).
 """
 
 from __future__ import annotations
@@ -25,13 +25,16 @@ from submodel.report.page import page_data, page_html
 
 ADDRESS = "127.0.0.1"
 _DATA = "/data.json"
-_PLAIN_PORT = 80  # which browsers do not name
+_PLAIN_PORT = 80  # browsers omit it
 _MOST_REQUEST = 2**14  # bytes of a request with its headers
 _MOST_CONNECTIONS = 16
-_PATIENCE = 5.0  # seconds that a client may be silent
-_LONGEST = 15.0  # seconds that a request may take in all
-_LEAST_AGE, _REST = 1.0, 4.0  # seconds that data is good for; and times what reading it took
-_LEAST_DETAILS_AGE, _DETAILS_REST = 10.0, 20.0  # of what takes longer: who held what, who has what
+_SOCKET_TIMEOUT = 5.0  # seconds of silence before a connection is closed
+_REQUEST_TIMEOUT = 15.0  # maximum seconds of a request
+_LEAST_AGE, _AGE_FACTOR = 1.0, 4.0  # data is kept for this many seconds, or times its reading time
+_LEAST_DETAILS_AGE, _DETAILS_AGE_FACTOR = (
+    10.0,
+    20.0,
+)  # likewise of the slower coverage and partitions
 _DETAILS = ("coverage", "partitions")
 _HEADERS = {
     "Cache-Control": "no-cache",
@@ -47,19 +50,19 @@ _HEADERS = {
 _WAITING = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta http-equiv="refresh" content="2">
 <link rel="icon" href="data:,"><title>submodel</title></head>
-<body><p>Nothing is trained there yet; this page waits for it.</p>
+<body><p>Waiting for a run to begin.</p>
 </body></html>
 """
 
 
 class LiveData:
-    """The data of a page, read anew when it is asked for and no longer good.
+    """Cached data of a page, read again on request once it has expired.
 
     Args:
-        path: the folder of a run or an experiment.
-        read: from a folder to the data of a page, with or without what takes longer.
-        clock: seconds.
-        details_age: least seconds between two readings of the details (coverage, partitions).
+        path: folder of a run or an experiment.
+        read: function from a folder to the data of a page, with or without details.
+        clock: clock in seconds.
+        details_age: minimum seconds between two readings of the details (coverage, partitions).
     """
 
     def __init__(
@@ -78,7 +81,7 @@ class LiveData:
         self._details_are_of, self._details_good_until = "", -1.0
 
     def current(self) -> tuple[dict[str, Any] | None, bytes]:
-        """The data and its JSON; None: there is nothing yet. Many may ask, one reads."""
+        """Return the data and its JSON, None before the first run; one thread reads at a time."""
         with self._guard:
             begin = self._clock()
             if begin >= self._good_until:
@@ -86,13 +89,13 @@ class LiveData:
                     self._data = self._read_all(begin)
                     self._body = _json(self._data).encode()
                 except (SubmodelError, OSError):
-                    pass  # it has not begun, or is being written: what there was stays
+                    pass  # not begun, or being written: keep the former data
                 end = self._clock()
-                self._good_until = end + max(_LEAST_AGE, _REST * (end - begin))
+                self._good_until = end + max(_LEAST_AGE, _AGE_FACTOR * (end - begin))
             return self._data, self._body
 
     def _read_all(self, begin: float) -> dict[str, Any]:
-        """The data; what takes longer is read less often, and only where something is new."""
+        """Read the data; read the details less often, and only after a change."""
         data = self._read(self._path, False)
         text = _json(data)
         if text != self._details_are_of and begin >= self._details_good_until:
@@ -100,7 +103,9 @@ class LiveData:
             self._details = {name: data[name] for name in _DETAILS}
             end = self._clock()
             self._details_are_of = text
-            self._details_good_until = end + max(self._details_age, _DETAILS_REST * (end - begin))
+            self._details_good_until = end + max(
+                self._details_age, _DETAILS_AGE_FACTOR * (end - begin)
+            )
         return {**data, **self._details}
 
 
@@ -109,7 +114,7 @@ def _json(data: dict[str, Any]) -> str:
 
 
 class _ShortRequest:
-    """The first bytes of a stream, line by line: a request that goes on for ever ends there."""
+    """Lines of a stream up to a limit, so that an endless request ends."""
 
     def __init__(self, stream: BufferedIOBase) -> None:
         self._stream, self._rest = stream, _MOST_REQUEST
@@ -124,11 +129,11 @@ class _ShortRequest:
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """One request."""
+    """Handler of one request."""
 
     server: LiveServer
-    timeout = _PATIENCE
-    protocol_version = "HTTP/1.1"  # browsers take no ETag from an older one
+    timeout = _SOCKET_TIMEOUT
+    protocol_version = "HTTP/1.1"  # browsers ignore an ETag of older versions
     server_version, sys_version = "submodel", ""
 
     def setup(self) -> None:
@@ -136,33 +141,35 @@ class _Handler(BaseHTTPRequestHandler):
         self.rfile = cast(Any, _ShortRequest(self.rfile))
 
     def handle(self) -> None:
-        """The request, within its time."""
-        end = threading.Timer(_LONGEST, self._hang_up)
+        """Handle the request within its time limit."""
+        end = threading.Timer(_REQUEST_TIMEOUT, self._close_connection)
         end.daemon = True
         end.start()
         try:
             super().handle()
-        except OSError:  # the browser is gone
+        except OSError:  # the browser has disconnected
             pass
         finally:
             end.cancel()
 
-    def _hang_up(self) -> None:
+    def _close_connection(self) -> None:
         try:
             self.connection.shutdown(socket.SHUT_RDWR)
-        except OSError:  # it is closed already
+        except OSError:  # already closed
             return
 
     def do_GET(self) -> None:
         """Send the page or its data."""
         if self.headers.get_all("Host", []) not in self.server.hosts:
-            self._send(HTTPStatus.FORBIDDEN, "text/plain", b"this server is for its own machine\n")
+            self._send(
+                HTTPStatus.FORBIDDEN, "text/plain", b"this server is for its own machine only\n"
+            )
         elif self.path == "/":
             self._send_page()
         elif self.path == _DATA:
             self._send_data()
         else:
-            self._send(HTTPStatus.NOT_FOUND, "text/plain", b"there is / and /data.json\n")
+            self._send(HTTPStatus.NOT_FOUND, "text/plain", b"only / and /data.json exist\n")
 
     def _send_page(self) -> None:
         data, _ = self.server.data.current()
@@ -172,7 +179,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _send_data(self) -> None:
         data, body = self.server.data.current()
         if data is None:
-            self._send(HTTPStatus.SERVICE_UNAVAILABLE, "text/plain", b"nothing there yet\n")
+            self._send(HTTPStatus.SERVICE_UNAVAILABLE, "text/plain", b"no run yet\n")
             return
         tag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
         if tag in (word.strip() for word in self.headers.get("If-None-Match", "").split(",")):
@@ -192,16 +199,16 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the library's name
-        """Nothing: requests are no news."""
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - name of the base class
+        """Log no requests."""
 
 
 class LiveServer(ThreadingHTTPServer):
-    """The server of one page, on this machine only.
+    """Server of one page, on this machine only.
 
     Args:
-        data: what it sends.
-        port: where; 0: one that is free.
+        data: data of the page.
+        port: port to listen on; 0 for a free one.
     """
 
     daemon_threads, block_on_close = True, False
@@ -209,47 +216,47 @@ class LiveServer(ThreadingHTTPServer):
 
     def __init__(self, data: LiveData, port: int = 0) -> None:
         self.data = data
-        self._places = threading.BoundedSemaphore(_MOST_CONNECTIONS)
+        self._slots = threading.BoundedSemaphore(_MOST_CONNECTIONS)
         try:
             super().__init__((ADDRESS, port), _Handler)
         except (OSError, OverflowError) as error:
             why = getattr(error, "strerror", None) or str(error)
-            raise SubmodelError(f"--port: {port} cannot be served: {plain(why)}") from None
+            raise SubmodelError(f"--port: {port} cannot be used: {plain(why)}") from None
         port_text = "" if self.server_port == _PLAIN_PORT else f":{self.server_port}"
         names = [f"{name}{port_text}" for name in (ADDRESS, "localhost")]
         self.hosts = [[name] for name in names]
         self.url = f"http://{names[0]}/"
 
     def server_bind(self) -> None:
-        """Without asking for the machine's name, which may take long."""
+        """Bind without a lookup of the machine's name, which may be slow."""
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = ADDRESS, self.server_address[1]
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """In a thread of its own, if there are not too many."""
-        if self._places.acquire(blocking=False):
+        """Handle a request in a new thread, unless there are too many."""
+        if self._slots.acquire(blocking=False):
             super().process_request(request, client_address)
         else:
             self.shutdown_request(request)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """And then leave its place to another."""
+        """Handle a request, then release its slot."""
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._places.release()
+            self._slots.release()
 
 
-def serve_page(path: Path, port: int, say: Callable[[str], None]) -> None:
-    """Send a live page until Ctrl-C; the run may begin, stop, go on and end meanwhile.
+def serve_page(path: Path, port: int, log: Callable[[str], None]) -> None:
+    """Serve a live page until Ctrl-C; the run may begin, stop, continue and end meanwhile.
 
     Args:
-        path: the folder of a run or an experiment.
-        port: where on this machine; 0: one that is free.
-        say: told the page's address.
+        path: folder of a run or an experiment.
+        port: port to listen on; 0 for a free one.
+        log: function called with the address of the page.
     """
     with LiveServer(LiveData(path), port) as server:
-        say(f"{plain(path, 200)} is shown on {server.url} (this machine only); Ctrl-C ends that")
+        log(f"{plain(path, 200)} is shown on {server.url} (this machine only); Ctrl-C ends that")
         try:
             server.serve_forever(poll_interval=0.2)
         except KeyboardInterrupt:

@@ -1,8 +1,8 @@
-"""One HTML page of runs, comparisons, studies and reproductions, complete in one file.
+"""HTML page of runs, comparisons, studies and reproductions in one file.
 
-`write_report` does all. `page_data` reads folders into plain values, `page_html` and `write_page`
-turn these into a page that asks no network for anything. A server may send the same page live: give
-`page_html` the address that answers with newer data.
+`write_report` writes a page from folders. `page_data` reads folders into plain values, `page_html`
+and `write_page` turn these into a page without network access. A server may send the same page
+live: `page_html` then takes the address of newer data.
 """
 
 from submodel.report.page.document import page_data, page_html, write_page, write_report

@@ -1,7 +1,7 @@
-"""Folders of runs, comparisons, reproductions and studies as the data of a page, and that page.
+"""Page of folders with runs, comparisons, reproductions and studies, and its data.
 
-A title and a sentence or two say what was trained, and the result. The page is one HTML file:
-nothing else is loaded, and nothing in its data is taken for code.
+A title and a summary of one or two sentences describe the training and its result. The page is one
+HTML file: it loads nothing else, and nothing in its data is run as code.
 """
 
 from __future__ import annotations
@@ -45,23 +45,24 @@ if TYPE_CHECKING:
 _FORMAT = 1
 _MOST_NAMES = 3  # of runs, in a warning
 _PACKAGES = ("submodel", "torch", "numpy")
-_HEADLINES = ("test_accuracy", "test_loss")  # the sentence tells the first that all runs have
+_HEADLINES = ("test_accuracy", "test_loss")  # the summary has the first that all runs have
 _SCRIPTS = ("vendor/echarts.min.js", "base.js", "curves.js", "standing.js", "coverage.js",
             "fitted.js", "details.js", "study.js", "live.js", "page.js")  # fmt: skip
 _STYLES = ("page.css", "print.css")
 
 
 def write_report(*runs: Run | str | Path, out: str | Path | None = None) -> Path:
-    """Write one HTML page that shows what was trained; of several runs, one that compares them.
+    """Write one HTML page that shows a run or compares several.
 
-    It is one file and needs no network. A run that is under way is shown as far as it has come.
+    The page is one file and needs no network. It shows the present state of a running run.
 
     Args:
         runs: runs, or folders of runs, comparisons, reproductions and studies, in any mixture.
-        out: the file; by default ``report.html`` in the folder, and of several in the current one.
+        out: file to write; by default ``report.html`` in the folder, or in the current one for
+            several folders.
 
     Returns:
-        The file.
+        The written file.
 
     >>> import tempfile, submodel
     >>> from torch import nn
@@ -83,20 +84,20 @@ def write_report(*runs: Run | str | Path, out: str | Path | None = None) -> Path
 
 
 def write_page(data: Mapping[str, Any], file: Path) -> None:
-    """Write a page, of `page_data`; a file that was there is replaced as a whole."""
+    """Write the page of `page_data`; an existing file is replaced as a whole."""
     write_text(file, page_html(data))
 
 
 def page_html(data: Mapping[str, Any], live_url: str | None = None) -> str:
-    """The page as text.
+    """Return the page as text.
 
-    A live page asks ``live_url`` every two seconds for newer data, as JSON of `page_data`, and
-    draws itself anew where that has changed; a script may also call ``submodelPage.update(data)``.
+    A live page polls ``live_url`` every two seconds for newer data, as JSON of `page_data`, and
+    redraws the changed parts; a script may also call ``submodelPage.update(data)``.
 
     Args:
-        data: of `page_data`.
-        live_url: a path on the server that sends the page, as ``/data.json``; None: nothing is
-            asked for, and the page may be opened from a file.
+        data: result of `page_data`.
+        live_url: path on the server of the page, such as ``/data.json``; None: the page polls
+            nothing and may be opened from a file.
     """
     scripts, style = _scripts(), "\n".join([_palette(), *map(_asset, _STYLES)])
     policy = {
@@ -118,11 +119,11 @@ def page_html(data: Mapping[str, Any], live_url: str | None = None) -> str:
         page = page.replace(f"{{{{{name}}}}}", html.escape(value), 1)
     page = page.replace("{{style}}", style, 1)
     page = page.replace("{{scripts}}", "\n".join(f"<script>{s}</script>" for s in scripts), 1)
-    return page.replace("{{data}}", script_json(data), 1)  # last: it may hold any text
+    return page.replace("{{data}}", script_json(data), 1)  # last, because it may contain any text
 
 
 def script_json(data: Mapping[str, Any]) -> str:
-    r"""JSON for a script element: nothing in it can end that element.
+    r"""Return JSON for a script element, in which no text can end the element.
 
     >>> script_json({"name": "</script>"})
     '{"name":"\\u003c/script\\u003e"}'
@@ -132,7 +133,7 @@ def script_json(data: Mapping[str, Any]) -> str:
 
 
 def _palette() -> str:
-    """The colours of all reports, as the style sheet calls them."""
+    """Return the colours of all reports as variables of the style sheet."""
     colours = {"light": LINES, "dark": LINES_ON_DARK}
     names = [f"--{g}{i}: {c}" for g, line in colours.items() for i, c in enumerate(line)]
     return f":root {{ {'; '.join(names)} }}"
@@ -155,13 +156,13 @@ def _hash(text: str) -> str:
 
 
 def page_data(paths: Sequence[str | Path], *, details: bool = True) -> dict[str, Any]:
-    """Read what a page shows of some folders, as plain values for JSON.
+    """Read the data of a page from folders, as plain values for JSON.
 
     Args:
         paths: folders of runs, comparisons (`submodel compare --out`), reproductions
             (`submodel reproduce --out`) and studies (`submodel study --out`), in any mixture.
-        details: also what takes a second or more, as who held what of the model; a page that is
-            brought up to date every few seconds does without.
+        details: include data that takes a second or more to read, such as coverage; a page that is
+            updated every few seconds omits it.
     """
     if not paths:
         raise SubmodelError("a page needs at least one folder")
@@ -192,7 +193,7 @@ def page_data(paths: Sequence[str | Path], *, details: bool = True) -> dict[str,
 
 @dataclass
 class Contents:
-    """All that some folders hold, in their order."""
+    """Contents of folders, in their order."""
 
     runs: list[PageRun] = field(default_factory=list)
     studies: list[PageStudy] = field(default_factory=list)
@@ -210,7 +211,7 @@ def read_folders(paths: Sequence[Path]) -> Contents:
 
 
 def _sections() -> list[PageSection]:
-    """The sections of all installed packages."""
+    """Load the page sections of all installed packages."""
     return [load_extension(entry) for entry in extensions(PAGE_SECTIONS).values()]
 
 
@@ -221,18 +222,18 @@ def _read(path: Path, contents: Contents) -> None:
     if kind == "run":
         contents.runs.append(read_run(path))
     elif kind == "comparison":
-        findings = ComparisonResult.read(places[0])
-        for way in findings.ways:
-            contents.runs += runs_of_record(way.record, way.title, _runs_beside(places[0]))
-        contents.words.append(findings.budget)
-        contents.commands.append(findings.command)
+        comparison = ComparisonResult.read(places[0])
+        for arm in comparison.arms:
+            contents.runs += runs_of_record(arm.record, arm.title, _runs_beside(places[0]))
+        contents.words.append(comparison.budget)
+        contents.commands.append(comparison.command)
     elif kind == "records":
         _read_records(places, contents)
     else:
         sections = _sections()
         if studies := [study for section in sections for study in section.studies(path)]:
             contents.studies += studies
-        elif places:  # runs that have begun: nothing is recorded yet
+        elif places:  # begun runs without records
             contents.runs += map(read_run, places)
         else:
             raise SubmodelError(
@@ -247,7 +248,7 @@ def _runs_beside(records: Path) -> Path | None:
 
 
 def _read_records(files: Sequence[Path], contents: Contents) -> None:
-    """The records of a reproduction, with the titles and tables that other packages add."""
+    """Read the records of a reproduction, with titles and tables of other packages."""
     folder = files[0].parent
     records = {file.stem: ArmRecord.read(file) for file in files}
     sections = _sections()
@@ -261,7 +262,7 @@ def _read_records(files: Sequence[Path], contents: Contents) -> None:
 
 
 def _warnings(contents: Contents) -> list[str]:
-    """Collect the warnings of a page; a text of many runs is said once."""
+    """Collect the warnings of a page; equal texts of many runs appear once."""
     warnings, names_by_text = list[str](), dict[str, list[str]]()
     for run in contents.runs:
         name = run.path or run.name
@@ -280,7 +281,7 @@ def _warnings(contents: Contents) -> list[str]:
 
 
 def _names(names: Sequence[str]) -> str:
-    """The first names, and how many others there are.
+    """Join the first names, with the number of the others.
 
     >>> _names(["a", "b"]), _names(["a", "b", "c", "d", "e"])
     ('a, b', 'a, b, c and 2 more runs')
@@ -291,7 +292,7 @@ def _names(names: Sequence[str]) -> str:
 
 
 def _sentence(contents: Contents, groups: Sequence[PageGroup], by: Sequence[Standing]) -> str:
-    """Describe what was trained or measured, and the result."""
+    """Summarise the training or the studies, and the result."""
     parts = [_of_studies(contents.studies)] if contents.studies else []
     if len(groups) == 1:
         parts.append(_of_group(contents.runs, groups[0]))
@@ -301,7 +302,7 @@ def _sentence(contents: Contents, groups: Sequence[PageGroup], by: Sequence[Stan
 
 
 def _title_of(contents: Contents, groups: Sequence[PageGroup]) -> str:
-    """The title of a page."""
+    """Return the title of a page."""
     runs = contents.runs
     if not runs:
         return ", ".join(study.name for study in contents.studies)
@@ -310,7 +311,7 @@ def _title_of(contents: Contents, groups: Sequence[PageGroup]) -> str:
         is_alone = len(runs) == 1 and not re.fullmatch(r"seed-\d+", Path(first.path).name)
         return first.name if is_alone else first.settings.get("name") or first.name
     data = _common(runs, "data.name")
-    return f"{len(groups)} ways to train" + (f" on {data}" if data else "")
+    return f"Comparison of {len(groups)} arms" + (f" on {data}" if data else "")
 
 
 def _of_group(runs: Sequence[PageRun], group: PageGroup) -> str:
@@ -340,7 +341,7 @@ def _subject(runs: Sequence[PageRun]) -> str:
 
 
 def _with_article(name: str) -> str:
-    """A name after "A" or "An", as it is spoken: one without vowels is spelt out.
+    """Return a name after "A" or "An", by its sound; a name without vowels is spelt out.
 
     >>> _with_article("mlp"), _with_article("cnn"), _with_article("resnet18")
     ('An mlp', 'A cnn', 'A resnet18')
@@ -371,17 +372,17 @@ def _of_groups(runs: Sequence[PageRun], groups: Sequence[PageGroup], by: Sequenc
     seeds = {len({runs[place].seed for place in group.runs}) for group in groups}
     least, most = min(seeds), max(seeds)
     count = f"{most}" if least == most else f"{least} to {most}"
-    text = f"{len(groups)} ways to train {_subject(runs).replace('A', 'a', 1)}"
+    text = f"{_subject(runs)} was trained in {len(groups)} arms"
     text += f", each with {count} seed{'s' if most > 1 else ''}"
     standings = [s for key in _HEADLINES for s in by if s.measure == key]
     if not standings:
-        return f"{text}. They have no score in common yet."
+        return f"{text}. The arms have no common score yet."
     firsts = [s for s in standings if s.measure == standings[0].measure]
     return ". ".join([text, *(_best_of(runs, groups, standing) for standing in firsts)]) + "."
 
 
 def _best_of(runs: Sequence[PageRun], groups: Sequence[PageGroup], standing: Standing) -> str:
-    """The best of the ways that were tested on the same data, and how sure that is."""
+    """Describe the best of the arms tested on the same data, and its contrasts."""
     best = groups[standing.best]
     values = [runs[place].final[standing.measure] or 0.0 for place in best.runs]
     on = f" on {standing.data}" if standing.data else ""
@@ -389,12 +390,12 @@ def _best_of(runs: Sequence[PageRun], groups: Sequence[PageGroup], standing: Sta
     text += _value(standing.measure, values)
     tests = [row for row in standing.rows if row.p is not None]
     if not tests:
-        return f"{text}; too few seeds to tell differences from chance"
+        return f"{text}; too few seeds to test differences"
     behind = sum(row.verdict == HOLDS for row in tests)
     others = len(standing.rows) - 1
     which = "the other" if others == 1 else f"{behind} of the {others} others"
     if others == 1 and not behind:
-        return f"{text}; that the other is behind is not shown by a paired test"
+        return f"{text}; a paired test does not show a difference to the other"
     verb = "are" if behind != 1 else "is"
     return f"{text}; {which} {verb} behind by a paired test"
 

@@ -1,6 +1,6 @@
-"""Runs as a page shows them: of their folders, or of the records that are left of them.
+"""Data of runs for a page, from their folders or from records.
 
-Slower than all else are the coverage of the model, and the partition of the data.
+The coverage of the model and the partition of the data take most of the time.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _EVERY = ("train_loss", "coverage.units", "coverage.weights", "clients", "refuse
 _MOST_COLUMNS, _MOST_TROUBLES, _MOST_CLIENTS, _MOST_FITS = 60, 200, 12, 20
 _MOST_GROUPS = 8
 _MOST_CHARACTERS = 2_500_000  # of all coverages together
-_PAGE = 3_900_000  # characters of curves and coverage; the charting library is 700,000 more
+_PAGE = 3_900_000  # characters of curves and coverage; the charting library has 700,000 more
 _MOST_PARTITIONS = 4
 _SHOWN_CLIENTS, _SHOWN_LABELS = 400, 100  # rows and columns of a picture
 _BINS = 5  # of targets that are numbers
@@ -62,7 +62,7 @@ _OURS = ("digits", "csv", "parquet", "text", "folder", "cifar10", "cifar100", "m
 
 
 def read_run(path: Path, title: str = "") -> PageRun:
-    """The run of a folder, as far as it has come; a comparison has a title for its group."""
+    """Read the present state of a run; ``title`` is the name of its group."""
     folder = RunFolder(path)
     config, history = folder.config(), folder.metrics()
     outline = read_outline(path)
@@ -102,7 +102,7 @@ def read_run(path: Path, title: str = "") -> PageRun:
 
 
 def _final(rows: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
-    """The scores of the last evaluated round; rows are flat."""
+    """Return the scores of the last evaluated round from flat rows."""
     last = rows[-1] if rows else {}
     return {key: finite(last.get(key)) for key in _score_keys(rows)}
 
@@ -127,7 +127,7 @@ def _score_keys(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _every_keys(rows: Sequence[Metrics]) -> list[str]:
-    """The keys of most rounds: always the loss and coverage, and what a scheme observes."""
+    """Return the keys of rounds: loss, coverage and further ones with values, observations."""
     observed_keys = Counter(k for row in rows for k in row if k.startswith("observed."))
     keys = [k for k in _EVERY if any(row.get(k) for row in rows) or k.startswith("coverage")]
     return [*keys, *list(observed_keys)[:_MOST_COLUMNS]]
@@ -143,7 +143,7 @@ def _phases(history: Sequence[Metrics]) -> dict[str, float]:
 
 
 def _troubles(history: Sequence[Metrics]) -> list[Trouble]:
-    """Refused and missing clients by reason, the most frequent first."""
+    """Return refused and missing updates by reason, the most frequent first."""
     cases: dict[tuple[str, str], list[tuple[int, str]]] = {}
     for line in history:
         for kind in ("refused", "missing"):
@@ -159,7 +159,7 @@ def _troubles(history: Sequence[Metrics]) -> list[Trouble]:
 
 
 def _warnings(folder: RunFolder, outline: RunOutline, history: Sequence[Metrics]) -> list[str]:
-    """Whether a run is under way, stopped, failed or damaged."""
+    """Return warnings of a run that is unfinished, failed or damaged."""
     warnings = []
     if outline.phase != "finished":
         rounds = history[-1]["round"] if history else 0
@@ -170,12 +170,12 @@ def _warnings(folder: RunFolder, outline: RunOutline, history: Sequence[Metrics]
         warnings.append(f"metrics.jsonl: {plain(damage)}")
     if folder.stopped_file.is_file():
         text = folder.stopped_file.read_text("utf-8", errors="replace")
-        warnings.append(f"the server gave up: {plain(text)}")
+        warnings.append(f"the server stopped: {plain(text)}")
     return warnings
 
 
 def _fits(folder: RunFolder, model_sha256: str) -> tuple[list[PageFit], list[str]]:
-    """The sub-models that `submodel fit` trained of this result, largest first; and damage."""
+    """Return the fitted sub-models of this result, largest first, and warnings of damage."""
     fits, warnings = [], []
     for file in sorted(folder.path.glob("fit/capacity-*/fit.json"))[:_MOST_FITS]:
         try:
@@ -219,7 +219,7 @@ def _fit(about: Mapping[str, Any], sizes: Mapping[str, int]) -> PageFit:
 
 
 def runs_of_record(record: ArmRecord, title: str, folder: Path | None) -> list[PageRun]:
-    """The runs of a record: of their folders, if these are still there, else of the record."""
+    """Return the runs of a record, from their folders if these still exist."""
     runs = []
     for run in record.runs:
         path = None if folder is None else folder / record.slug / f"seed-{run.seed}"
@@ -231,7 +231,7 @@ def runs_of_record(record: ArmRecord, title: str, folder: Path | None) -> list[P
 
 
 def _is_same(path: Path, run: SeedRun) -> bool:
-    """Whether a folder holds the run that was recorded."""
+    """Whether a folder holds the recorded run."""
     try:
         summary = RunFolder(path).summary()
         RunFolder(path).config()
@@ -272,22 +272,23 @@ def _run_of_record(record: ArmRecord, run: SeedRun, title: str) -> PageRun:
 
 
 def coverages(runs: Sequence[PageRun], groups: Sequence[PageGroup]) -> list[dict[str, Any]]:
-    """The coverage of the first run of each group, or the reason why it is not shown.
+    """Return the coverage of the first run of each group, or the reason why it is not shown.
 
-    Those that would make a page too large to be sent around are left out.
+    Coverages beyond the size limit of a page are omitted.
     """
     results: list[dict[str, Any]] = []
     tables = [table for run in runs for table in (run.every, run.scores)]
     curves = sum(len(column) for t in tables for column in t.values() if isinstance(column, str))
-    room = min(_MOST_CHARACTERS, _PAGE - curves)
+    characters_left = min(_MOST_CHARACTERS, _PAGE - curves)
     for group in groups[:_MOST_GROUPS]:
         run = runs[group.runs[0]]
         if not run.path:
             continue
         title = f"{group.label}, seed {run.seed}" if len(groups) > 1 else group.label
         content = _coverage(RunFolder(Path(run.path)))
-        room -= sum(len(g["cells"]) for axis in content.get("axes", ()) for g in axis["holders"])
-        if room > 0:
+        grids = (grid for axis in content.get("axes", ()) for grid in axis["holders"])
+        characters_left -= sum(len(grid["cells"]) for grid in grids)
+        if characters_left > 0:
             results.append({"title": title, **content})
     return results
 
@@ -296,7 +297,7 @@ def _coverage(folder: RunFolder) -> dict[str, Any]:
     try:
         config = folder.config()
         is_known = read_model_outline(folder.outline_file) is not None
-        if not is_known and (reason := _out_of_reach(config)):  # the model would be made again
+        if not is_known and (reason := _out_of_reach(config)):  # it would build the model
             return {"reason": f"Not shown: {reason}."}
         return coverage_of(folder.path).json()
     except (SubmodelError, OSError) as error:
@@ -304,7 +305,7 @@ def _coverage(folder: RunFolder) -> dict[str, Any]:
 
 
 def partitions(runs: Sequence[PageRun]) -> list[PagePartition]:
-    """The partition of the data, once for runs that share data, clients and seed."""
+    """Return the partitions of data, once for runs with equal data, clients and seed."""
     places = [place for place, run in enumerate(runs) if run.path]
     keys = ("data.", "clients.count")
     groups = group_equal(
@@ -327,16 +328,16 @@ def _partition(places: Sequence[int], runs: Sequence[PageRun]) -> PagePartition:
 
 
 def _out_of_reach(config: Config) -> str:
-    """The reason why data is not looked for on this machine; empty if it is."""
+    """Return the reason why data is not read on this machine; empty if it can be."""
     name = config.data.name.partition(":")[0]
     if config.engine.name == "flower":
-        return "the data is on devices, and stays there"
+        return "the data is on devices and stays there"
     if name == "own":
-        return "the data was given in Python, and is not in the run's folder"
+        return "the data was given in Python and is not in the run's folder"
     path = getattr(config.data, "path", None)
     if name in _OURS or (path is not None and Path(path).expanduser().exists()):
         return ""
-    return f"{plain(config.data.name, 100)} is not on this machine, and a page fetches nothing"
+    return f"{plain(config.data.name, 100)} is not on this machine, and a page downloads nothing"
 
 
 def _describe(shares: Shares, title: str, places: Sequence[int]) -> PagePartition:
@@ -352,12 +353,12 @@ def _describe(shares: Shares, title: str, places: Sequence[int]) -> PagePartitio
     else:
         counts = np.array([float(shares.partition.size(client)) for client in range(clients)])
         words.append(f"{describe_sizes(shares.partition, clients).capitalize()}.")
-    packed = pack_column([*counts.ravel().tolist(), NAN])  # never all the same: a text
+    packed = pack_column([*counts.ravel().tolist(), NAN])  # NaN: always packed as text
     return PagePartition(title, places, words, clients, names, str(packed))
 
 
 def _labels(data: Dataset) -> tuple[NDArray[np.int64], list[str]]:
-    """The labels of examples and their names: classes, or fifths of targets that are numbers."""
+    """Return labels of examples and their names: classes, or quintiles of numeric targets."""
     y = data.train.y.numpy()
     if data.classes is not None and data.classes <= _SHOWN_LABELS:
         names = data.about.names if data.about is not None else ()

@@ -1,4 +1,4 @@
-"""Measures, groups of runs, and how groups stand by each measure."""
+"""Measures, groups of runs, and rankings of groups by measure."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from submodel.core.extras import MissingExtraError
 from submodel.report.grouping import group_arms, group_equal
 from submodel.report.page.types import MeasureInfo, PageGroup, PageRun, Standing, StandingRow
 
-_COSTS = ("round", "bytes", "flops", "seconds")  # what curves are drawn against
-_CAPACITY_PARTS = ("capacity_accuracy.", "capacity_loss.")  # they have a chart of their own
+_COSTS = ("round", "bytes", "flops", "seconds")  # x axes of curves
+_CAPACITY_PARTS = ("capacity_accuracy.", "capacity_loss.")  # shown in a separate chart
 _PARTS = {
     "test_": "test ",
     "held_out_": "held-out ",
@@ -39,13 +39,13 @@ _LESS = ("loss", "perplexity", "bits_per_byte", "error")
 _MORE = ("accuracy", "f1", "auc", "r2", "top5", "precision", "recall", "correlation")
 _FIRST = ("test_accuracy", "test_loss", "test_", "held_out_", "train_eval_", "train_loss",
           "client_", "observed.", "coverage.", "clients", "refused", "missing")  # fmt: skip
-_MOST_MEASURES = 60  # that a page offers
+_MOST_MEASURES = 60  # on one page
 _MOST_LABELS = 4  # keys in a label; the table of differences has all
-_CAUTION = " The best was chosen by these same runs, which flatters it."
+_CAUTION = " The best was chosen by these same runs, so its lead is overestimated."
 
 
 def measures_of(runs: Iterable[PageRun]) -> list[MeasureInfo]:
-    """The measures of some runs, the most telling first."""
+    """Return the measures of runs, the most important first."""
     table_of: dict[str, str] = {}
     for run in runs:
         for table, columns in (("scores", run.scores), ("every", run.every)):
@@ -62,7 +62,7 @@ def _rank(key: str) -> int:
 
 
 def label_of(key: str) -> str:
-    """The name of a measure.
+    """Return the name of a measure.
 
     >>> label_of("test_bits_per_byte"), label_of("client_accuracy.worst_quarter")
     ('test bits per byte', "clients' accuracy, worst quarter")
@@ -77,14 +77,14 @@ def label_of(key: str) -> str:
 
 
 def form_of(key: str) -> str:
-    """The form of a measure's values: count, percent or number."""
+    """Return the form of a measure's values: count, percent or number."""
     if key in ("clients", "refused", "missing"):
         return "count"
     return "percent" if "accuracy" in key or key.startswith("coverage.") else "number"
 
 
 def better_of(key: str) -> str:
-    """Whether more or less of a measure is better; empty where neither is known.
+    """Return whether more or less of a measure is better; empty if unknown.
 
     >>> better_of("test_loss"), better_of("test_accuracy"), better_of("observed.norm")
     ('less', 'more', '')
@@ -98,7 +98,7 @@ def better_of(key: str) -> str:
 
 
 def group_runs(runs: Sequence[PageRun]) -> list[PageGroup]:
-    """The groups of some runs, in their order, named by the settings in which they differ."""
+    """Group runs, in their order, and name groups by their differing settings."""
     groups = [
         (places, {key: shorten(value) for key, value in differing.items()})
         for places, differing in group_arms(
@@ -117,7 +117,7 @@ def group_runs(runs: Sequence[PageRun]) -> list[PageGroup]:
 
 
 def _label(settings: Mapping[str, str]) -> str:
-    """The settings as a label; of components, their names alone."""
+    """Return settings as a label; of components only their names."""
     parts = [
         value if key.endswith((".name", ".rule")) else f"{key} = {value}"
         for key, value in settings.items()
@@ -127,9 +127,9 @@ def _label(settings: Mapping[str, str]) -> str:
 
 
 def standings(runs: Sequence[PageRun], groups: Sequence[PageGroup]) -> list[Standing]:
-    """The groups by every measure that all of them have and of which more or less is better.
+    """Rank groups by every common measure that has a better direction.
 
-    Groups that were tested on different data are not compared: each data set has its own.
+    Groups tested on different data are not compared: each dataset has its own ranking.
     """
     datasets = [runs[group.runs[0]].settings.get("data.name", "") for group in groups]
     by_data = group_equal(datasets)
@@ -160,7 +160,7 @@ def _standing(
     for place, group in groups.items():
         scores = by_seed.setdefault(str(place), {})
         for run in (runs[r] for r in group.runs):
-            scores.setdefault(run.seed, sign * (run.final[key] or 0.0))  # the first of a seed
+            scores.setdefault(run.seed, sign * (run.final[key] or 0.0))  # keep the first of a seed
     seeds = min(len(scores) for scores in by_seed.values())
     note, judgements = "", dict[str, Judgement]()
     try:
@@ -168,8 +168,8 @@ def _standing(
         note = how_to_read(seeds, len(groups) - 1)
         if any(judgement.p is not None for judgement in judgements.values()):
             note += _CAUTION
-    except MissingExtraError as error:  # the numbers are shown all the same
-        note = f"Nothing was tested: {error}. {PLUS_MINUS}"
+    except MissingExtraError as error:  # the numbers are shown without tests
+        note = f"Differences were not tested: {error}. {PLUS_MINUS}"
     best = next(place for place in by_seed if place not in judgements)
     rows = [
         _row(int(place), [sign * v for v in scores.values()], judgements.get(place), sign)

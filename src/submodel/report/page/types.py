@@ -1,4 +1,4 @@
-"""The data of a page, as plain typed values that become JSON; columns of many rounds are packed."""
+"""Data of a page as typed plain values for JSON, with packed columns."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ if TYPE_CHECKING:
     from submodel.comparison.records import ArmRecord
 
 MOST_POINTS = 2_000
-"""More points of one curve cannot be told apart on a page."""
+"""Maximum number of points of a curve; more are indistinguishable."""
 NAN = float("nan")
 PackedColumn = str | float
-"""Base64 of little-endian 32-bit floats; of equal values, that value."""
+"""Base64 of little-endian 32-bit floats; a single number if all values are equal."""
 PackedTable = Mapping[str, PackedColumn | int]
-"""Columns by name, and ``rows``, how many they have."""
+"""Columns by name, and ``rows``, their length."""
 
 
 def pack_column(values: Sequence[float]) -> PackedColumn:
-    """A column for a page; unknown values are NaN.
+    """Pack a column; unknown values are NaN.
 
     >>> pack_column([1.0, 2.0]), pack_column([3, 3])
     ('AACAPwAAAEA=', 3.0)
     """
-    with np.errstate(over="ignore"):  # what is too large for them is infinite, and not drawn
+    with np.errstate(over="ignore"):  # values beyond float32 become infinite and are not drawn
         table = np.asarray(values, "<f4")
     if len(table) and math.isfinite(table[0]) and bool((table == table[0]).all()):
         return float(table[0])
@@ -37,7 +37,7 @@ def pack_column(values: Sequence[float]) -> PackedColumn:
 
 
 def pack_table(columns: Mapping[str, Sequence[float]]) -> dict[str, PackedColumn | int]:
-    """Columns of equal length as one table; of too many rows, evenly spread ones.
+    """Pack columns of equal length as a table; too many rows are thinned evenly.
 
     >>> pack_table({"round": [1, 2], "clients": [5, 5]})
     {'rows': 2, 'round': 'AACAPwAAAEA=', 'clients': 5.0}
@@ -51,10 +51,10 @@ def pack_table(columns: Mapping[str, Sequence[float]]) -> dict[str, PackedColumn
 
 
 def finite(value: object) -> float | None:
-    """A number that JSON can hold; None for anything else.
+    """Return a number that JSON can represent; None for anything else.
 
     Args:
-        value: any content of a file.
+        value: any value from a file.
 
     >>> finite(2), finite(math.nan), finite("7"), finite(10**400)
     (2, None, None, None)
@@ -63,18 +63,18 @@ def finite(value: object) -> float | None:
         return None
     try:
         return value if math.isfinite(value) else None
-    except OverflowError:  # a whole number that no float can hold
+    except OverflowError:  # an integer beyond the range of floats
         return None
 
 
 def finite_or_nan(value: object) -> float:
-    """A number for a column; NaN for anything that JSON cannot hold as one."""
+    """Return a number for a column; NaN for anything else."""
     return number if (number := finite(value)) is not None else NAN
 
 
 @dataclass(frozen=True)
 class Trouble:
-    """Updates that were refused, or devices that did not answer, for one reason."""
+    """Refused updates, or devices without an answer, for one reason."""
 
     kind: str  # refused, missing
     reason: str
@@ -86,7 +86,7 @@ class Trouble:
 
 @dataclass(frozen=True)
 class PageFit:
-    """The sub-model of one capacity: its scores before and after `submodel fit` trained it."""
+    """Fitted sub-model of one capacity, with scores before and after `submodel fit`."""
 
     capacity: float
     headline: str  # accuracy or loss
@@ -98,13 +98,13 @@ class PageFit:
     bytes: float | None
     flops: float | None
     cut: str
-    sizes: Mapping[str, int]  # of every axis that it cuts
-    units: Mapping[str, str]  # those that it has, packed as those of clients
+    sizes: Mapping[str, int]  # of every cut axis
+    units: Mapping[str, str]  # held units, packed like those of clients
 
 
 @dataclass(frozen=True)
 class PageRun:
-    """One run, or what a record holds of it."""
+    """One run, from its folder or from a record."""
 
     name: str
     path: str
@@ -112,7 +112,7 @@ class PageRun:
     rounds: int
     planned_rounds: int
     state: str  # running, stopped, finished, failed
-    settings: Mapping[str, str]  # every key of the configuration, spelt
+    settings: Mapping[str, str]  # every key of the configuration as text
     toml: str
     model_sha256: str
     every: PackedTable  # a row for every round: costs so far, training loss, coverage
@@ -122,13 +122,13 @@ class PageRun:
     phases: Mapping[str, float] = field(default_factory=dict)  # seconds in all
     troubles: Sequence[Trouble] = ()
     warnings: Sequence[str] = ()
-    title: str = ""  # of the group, where a comparison has one for it
-    fits: Sequence[PageFit] = ()  # what `submodel fit` made of the result
+    title: str = ""  # title of the group in a comparison
+    fits: Sequence[PageFit] = ()  # sub-models of `submodel fit`
 
 
 @dataclass(frozen=True)
 class MeasureInfo:
-    """A measure that can be drawn: its key in tables, its name and form, and what is better."""
+    """Measure that can be drawn: key in tables, name, form, and better direction."""
 
     key: str
     label: str
@@ -139,16 +139,16 @@ class MeasureInfo:
 
 @dataclass(frozen=True)
 class PageGroup:
-    """Runs that differ in nothing but their seeds."""
+    """Runs that differ only by their seeds."""
 
     label: str
-    settings: Mapping[str, str]  # what tells it from other groups
-    runs: Sequence[int]  # their places
+    settings: Mapping[str, str]  # settings that differ from other groups
+    runs: Sequence[int]  # indices of runs
 
 
 @dataclass(frozen=True)
 class StandingRow:
-    """A group by one measure: its mean, and the test against the best."""
+    """Group by one measure: mean, and test against the best."""
 
     group: int
     mean: float | None
@@ -162,10 +162,10 @@ class StandingRow:
 
 @dataclass(frozen=True)
 class Standing:
-    """Groups by one measure, the paired tests against the best, and how to read them."""
+    """Ranking of groups by one measure, with paired tests against the best."""
 
     measure: str
-    data: str  # whose test part they share; empty where all of a page do
+    data: str  # common test data; empty if the whole page has one
     best: int
     rows: Sequence[StandingRow]
     note: str
@@ -173,18 +173,18 @@ class Standing:
 
 @dataclass(frozen=True)
 class PageTable:
-    """A table of words, such as the claims of a reproduction."""
+    """Table of text, such as the claims of a reproduction."""
 
     title: str
     headings: Sequence[str]
     rows: Sequence[Sequence[str]]
     note: str = ""
-    verdicts: str = ""  # the heading of the column with verdicts
+    verdicts: str = ""  # heading of the column with verdicts
 
 
 @dataclass(frozen=True)
 class PageStudy:
-    """A study of the theory lab."""
+    """Study of the theory lab."""
 
     name: str
     title: str
@@ -200,24 +200,24 @@ class PageStudy:
 
 @dataclass(frozen=True)
 class PagePartition:
-    """The examples that clients have."""
+    """Partition of examples over clients."""
 
     title: str
-    runs: Sequence[int]  # whose data it is
+    runs: Sequence[int]  # indices of runs with this data
     words: Sequence[str]
     clients: int
-    labels: Sequence[str]  # of the columns; empty: examples alone
+    labels: Sequence[str]  # of the columns; empty: only numbers of examples
     counts: str = ""  # base64 of 32-bit floats, client by client
 
 
 class PageSection(Protocol):
-    """A section that another package adds: a module or an object with these three functions."""
+    """Section of another package: a module or an object with these three functions."""
 
     def titles(self, records: Mapping[str, ArmRecord]) -> Mapping[str, str]:
         """Return names of records for tables and legends, by slug."""
 
     def tables(self, folder: Path, records: Mapping[str, ArmRecord]) -> Sequence[PageTable]:
-        """Return tables that the records of a folder give rise to."""
+        """Return the tables of a folder's records."""
 
     def studies(self, folder: Path) -> Sequence[PageStudy]:
-        """Return the studies that a folder holds; none where it holds something else."""
+        """Return the studies in a folder; empty if there are none."""

@@ -42,19 +42,19 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_NAMES = 20
-"""Labels of a partition are named one by one up to that number."""
+"""Maximum number of labels that are named one by one."""
 _NAMES = {"test_accuracy": "test accuracy", "test_loss": "test loss",
           "coverage.units": "units covered"}  # fmt: skip
 _COSTS = {"round": "rounds", "bytes": "traffic", "flops": "FLOPs"}  # columns of a comparison
-_WIDE = 5.0  # inches, from which on there is room for more columns
+_WIDE = 5.0  # inches; from here on there are more columns
 _LARGEST_DENOMINATOR = 64  # of a capacity
 _PHASE = "seconds."
 _OTHERS = "others"
-_LEAST_SHARE = 0.01  # of the longest bar: smaller phases cannot be seen
+_LEAST_SHARE = 0.01  # of the longest bar; smaller phases are invisible
 
 
 def _score_of(series: Sequence[Series]) -> str:
-    """The accuracy, or the loss where a series has no accuracy."""
+    """Return the key of the accuracy, or of the loss if a series has no accuracy."""
     return "test_accuracy" if all(one.has("test_accuracy") for one in series) else "test_loss"
 
 
@@ -64,13 +64,13 @@ def _styles_of(series: Sequence[Series], measure: str) -> list[tuple[str, str] |
 
 @with_style
 def draw_against(series: Sequence[Series], width: float, cost: str, measure: str = "") -> Figure:
-    """Draw a line for every way; of many, the best stand out, and all are listed below.
+    """Draw a line for every arm; of many, the best are highlighted, and all are listed below.
 
     Args:
-        series: the ways.
-        width: of the figure, in inches.
+        series: arms.
+        width: width of the figure in inches.
         cost: round, bytes, flops or seconds.
-        measure: as test_accuracy; empty for the score that all have.
+        measure: measure such as test_accuracy; empty for the score that all arms have.
     """
     measure = measure or _score_of(series)
     styles = _styles_of(series, measure)
@@ -111,7 +111,7 @@ def _draw_lines(
 
 @with_style
 def draw_comparison(series: Sequence[Series], width: float) -> Figure:
-    """Draw the last score of every way, the best on top, with its rounds, traffic and work."""
+    """Draw the last score of every arm, the best on top, with rounds, traffic and FLOPs."""
     measure = _score_of(series)
     costs = [cost for cost in _COSTS if width > _WIDE and all(one.has(cost) for one in series)]
     rows = sorted_rows(
@@ -131,7 +131,7 @@ def _final_rows(
     styles: Sequence[tuple[str, str] | None],
     costs: Sequence[str] = (),
 ) -> list[IntervalRow]:
-    """A row for every way: its last values by seed, and its costs by then."""
+    """Return a row for every arm: last values by seed, and costs so far."""
     return [
         IntervalRow(
             one.label or "all seeds",
@@ -154,7 +154,7 @@ def draw_capacities(series: Sequence[Series], width: float) -> Figure:
     score = next((s for s in scores if all(_capacities(one, s) for one in series)), None)
     if score is None:
         raise SubmodelError(
-            "capacities: no round was scored by capacity; 'train.evaluate_capacities' does it"
+            "capacities: no round was scored by capacity; set 'train.evaluate_capacities'"
         )
     columns = min(len(series), 2 if width > _WIDE else 1)
     lines = -(-len(series) // columns)
@@ -184,7 +184,7 @@ def _draw_capacities_of(plot: Plot, one: Series, score: str) -> None:
 
 
 def _capacities(one: Series, score: str) -> list[str]:
-    """The names of capacities in the rows, from the largest to the smallest."""
+    """Return the names of capacities in the rows, from the largest to the smallest."""
     prefix = f"capacity_{score}."
     keys = {key for rows in one.runs for row in rows for key in row if key.startswith(prefix)}
     names = [name for key in keys if _is_capacity(name := key.removeprefix(prefix))]
@@ -192,7 +192,7 @@ def _capacities(one: Series, score: str) -> list[str]:
 
 
 def _is_capacity(name: str) -> bool:
-    """Whether a word of a file, which may be any, is a fraction as "0.25"."""
+    """Whether a text of a file is a fraction such as "0.25"."""
     try:
         return 0 < float(name) <= 1
     except ValueError:
@@ -200,7 +200,7 @@ def _is_capacity(name: str) -> bool:
 
 
 def _fraction(name: str) -> str:
-    """A capacity as people write it.
+    """Write a capacity as a fraction, if it is one.
 
     >>> _fraction("0.125"), _fraction("1"), _fraction("0.333")
     ('1/8', '1', '0.333')
@@ -214,7 +214,7 @@ def draw_phases(series: Sequence[Series], width: float) -> Figure:
     """Draw the mean seconds of a round by phase; evaluation is spread over all rounds."""
     bars = [_mean_seconds(one) for one in series]
     if not all(bars):
-        raise SubmodelError("phases: records keep no seconds of phases; give the folders of runs")
+        raise SubmodelError("phases: records have no seconds of phases; give folders of runs")
     longest = max(sum(bar.values()) for bar in bars)
     every = dict.fromkeys(phase for bar in bars for phase in bar)
     large = [p for p in every if max(bar.get(p, 0.0) for bar in bars) >= _LEAST_SHARE * longest]

@@ -1,4 +1,4 @@
-"""The data of figures: arms with their runs by seed, and the partition of data."""
+"""Data of figures: arms with their runs by seed, and partitions of data."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ from submodel.runs.folder import RunFolder
 from submodel.runs.metrics import is_number
 
 Rounds = Sequence[Mapping[str, Any]]
-"""The rows of one run: the flat lines of its metrics, each with the costs until then."""
+"""Rows of one run: flat lines of its metrics with the costs so far."""
 MOST_CLIENTS = 1000
-"""The rows of the largest picture of a partition."""
-_LARGEST = 1e100  # beyond that, matplotlib cannot place it
+"""Maximum number of rows in a picture of a partition."""
+_LARGEST = 1e100  # matplotlib cannot place larger values
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Series:
-    """One arm, by seeds."""
+    """Runs of one arm, by seed."""
 
     label: str
     runs: Sequence[Rounds]
 
     def curves(self, cost: str, measure: str) -> list[Curve]:
-        """Of every run: the cost (as bytes) and the measure in the rounds that have both."""
+        """Return for every run the cost (such as bytes) and the measure, where both exist."""
         curves: list[Curve] = []
         for rows in self.runs:
             scored_rows = [
@@ -61,21 +61,21 @@ class Series:
         return curves
 
     def has(self, measure: str) -> bool:
-        """Whether a round of every run has the measure."""
+        """Whether every run has the measure in some round."""
         return all(any(measure in row for row in rows) for rows in self.runs)
 
     def finals(self, measure: str) -> list[float]:
-        """The last value of the measure in every run."""
+        """Return the last value of the measure in every run."""
         return [float(values[-1]) for _, values in self.curves("round", measure)]
 
 
 def is_drawable(value: object) -> bool:
-    """Whether it is a number, and not one so large that nothing can be drawn beside it."""
+    """Whether a value is a number that is not too large to draw."""
     return is_number(value) and not _LARGEST < abs(cast(float, value)) < math.inf
 
 
 def read_series(paths: Sequence[Path]) -> list[Series]:
-    """The arms in runs, folders of runs, comparisons and reproductions."""
+    """Read the arms in runs, folders of runs, comparisons and reproductions."""
     series: list[Series] = []
     folders: list[RunFolder] = []
     for path in paths:
@@ -109,7 +109,7 @@ def _series_of_runs(folders: Sequence[RunFolder]) -> list[Series]:
 
 
 def _values(folder: RunFolder) -> dict[str, Any]:
-    """The file as it is: this is fast, and own components that it names may be missing."""
+    """Read the file without validation: it is fast, and its own components may be missing."""
     try:
         return tomllib.loads(read_text(folder.config_file, MOST_BYTES))
     except (UnreadableError, tomllib.TOMLDecodeError) as error:
@@ -124,7 +124,7 @@ def _rows(folder: RunFolder) -> Rounds:
 
 
 def label_of(settings: Mapping[str, str]) -> str:
-    """A short label for an arm by its settings, the scheme first.
+    """Return a short label of an arm from its settings, the scheme first.
 
     >>> label_of({"local.lr": "0.1", "scheme.name": "rolling"}), label_of({"local.lr": "0.1"})
     ('rolling, lr 0.1', 'lr 0.1')
@@ -136,14 +136,14 @@ def label_of(settings: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True)
 class LabelShares:
-    """A table of examples: a row for each client, a column for each label."""
+    """Table of examples: a row for each client, a column for each label."""
 
     title: str
     counts: NDArray[np.int64]
 
 
 def read_partition(paths: Sequence[Path]) -> LabelShares:
-    """Load the data of the one run and share it out as the run did."""
+    """Load the data of one run and partition it as the run did."""
     if len(paths) != 1:
         raise SubmodelError(f"partition: shows one run, not {len(paths)}")
     from submodel.report.partition import data_of_run, share_out
@@ -153,5 +153,5 @@ def read_partition(paths: Sequence[Path]) -> LabelShares:
     shares = share_out(config, data_of_run(folder, config))
     counts = shares.label_counts
     if counts is None:
-        raise SubmodelError(f"{paths[0]}: its data has no labels to tell clients apart by")
+        raise SubmodelError(f"{paths[0]}: its data has no labels")
     return LabelShares(f"{config.data.name}: {config.data.partition}", counts)

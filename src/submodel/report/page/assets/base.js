@@ -1,5 +1,5 @@
-// Elements, numbers, colours and charts: what all parts of the page share.
-// Text of files only ever becomes textContent; nothing is read as markup.
+// Elements, numbers, colours and charts that all parts of the page share.
+// Text from files only becomes textContent; nothing is parsed as markup.
 
 const el = (tag, attributes, ...children) => {
   const node = document.createElement(tag);
@@ -57,7 +57,7 @@ const AXES = {
   seconds: { label: "Time", title: "time", write: duration },
 };
 
-// ---- columns: base64 of 32-bit floats, or one number that stands in every row
+// ---- columns: base64 of 32-bit floats, or one number for all rows
 
 const floats = (text) => {
   const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
@@ -73,7 +73,7 @@ const column = (table, name) => {
   return (columns[name] ??= floats(packed));
 };
 
-// ---- colours: six that people with any colour vision tell apart (presentation/palette.py), then other strokes
+// ---- colours: six that are distinct for any colour vision (drawing/style.py), then other strokes
 
 const COLOURS = 6;
 const STROKES = ["solid", "dashed", "dotted", [8, 3, 2, 3]];
@@ -84,7 +84,7 @@ const css = (name) => getComputedStyle(document.documentElement).getPropertyValu
 const swatch = (place) =>
   el("span", { class: `swatch c${place % COLOURS} ${["", "dash", "dot", "mix"][strokeOf(place)]}`, "aria-hidden": "true" });
 
-// ---- charts: drawn when they come into sight, and again where size or colours change
+// ---- charts: drawn once visible, and again after a change of size or colours
 
 const charts = new Set();
 const watcher = new IntersectionObserver(
@@ -93,7 +93,7 @@ const watcher = new IntersectionObserver(
 );
 
 class Chart {
-  // `option()` says what is drawn; `label` tells it to those who do not see it
+  // `option()` returns the chart; `label` describes it to screen readers
   constructor(label, option, extra = "") {
     this.node = el("div", { class: `chart ${extra}`, role: "img", "aria-label": label });
     this.node.chart = this;
@@ -164,7 +164,7 @@ const choice = (label, choices, current, change) => {
   return select;
 };
 
-// a table whose headings sort it, also when it is drawn anew; cells are texts, or {text, value, node}
+// a table sorted by its headings, also after a redraw; cells are texts or {text, value, node}
 const sortings = new Map();
 const dataTable = (caption, headings, rows, attributes = () => ({})) => {
   const body = el("tbody");
@@ -207,7 +207,7 @@ const pill = (verdict) => {
   const kind = { holds: "good", yes: "good", "yes, faster": "good", reversed: "bad", no: "bad", best: "best" }[plain] || "";
   return el("span", { class: `pill ${kind}` }, verdict);
 };
-const SHORT = { standing: "Standing", capacity: "Capacity", coverage: "Coverage", data: "Data", time: "Time", troubles: "Refused", differences: "Differences", repeat: "Repeat", fitted: "Fitted" };
+const SHORT = { standing: "Ranking", capacity: "Capacity", coverage: "Coverage", data: "Data", time: "Time", troubles: "Refused", differences: "Differences", repeat: "Repeat", fitted: "Fitted" };
 const section = (id, title, about, ...children) =>
   el("section", { id, "data-short": SHORT[id.split("-")[0]] || title, "aria-labelledby": `${id}-title` }, el("h2", { id: `${id}-title` }, title),
     about ? el("p", { class: "about" }, about) : null, ...children);

@@ -1,6 +1,6 @@
-// Curves against rounds, bytes, FLOPs or time; of several seeds, a band from the least to the most.
+// Curves against rounds, bytes, FLOPs or time; several seeds form a band from the least to the most.
 
-// the values of one run: where, and what; only rows that have both
+// x and y values of one run, from rows that have both
 const curveOf = (run, measure, x) => {
   const table = run[measure.table];
   const [places, values] = [column(table, x), column(table, measure.key)];
@@ -23,7 +23,7 @@ const interpolate = (curve, place) => {
   return curve.y[high - 1] + ((curve.y[high] - curve.y[high - 1]) * (place - a)) / (b - a);
 };
 
-// several curves over the stretch that all cover: the same round costs other bytes with other seeds
+// several curves over their common range: bytes of the same round differ between seeds
 const bandOf = (curves) => {
   const some = curves.filter((curve) => curve.x.length);
   if (!some.length) return null;
@@ -45,7 +45,7 @@ const resample = (curve, grid) => {
   });
 };
 
-// how far the names at the ends of lines must move to stay apart
+// offsets of the names at line ends that keep them apart
 const labelShifts = (lines, [low, high], height) => {
   const gap = 15;
   const ends = lines.map((line) => ({ line, at: height * (1 - (line.band.mean[line.band.mean.length - 1] - low) / (high - low)) })).sort((a, b) => a.at - b.at);
@@ -136,7 +136,7 @@ const curvesSection = (data, state) => {
     const band = bandOf(curves);
     return band ? [{ name: group.label, place, band }] : [];
   });
-  // of many ways, all but the best stand back
+  // of many arms, only the best are coloured
   const withQuiet = (all) => {
     const standings = standingsBy(data, state.measure);
     if (state.seeds || all.length <= MOST_LOUD + 2 || !standings.length) return all;
@@ -146,11 +146,11 @@ const curvesSection = (data, state) => {
     const best = new Set(order.slice(0, MOST_LOUD));
     return all.map((line) => ({ ...line, quiet: !best.has(line) }));
   };
-  const chart = new Chart("Curves of every way to train", () =>
+  const chart = new Chart("Curves of every arm", () =>
     lineOption(withQuiet(lines()), { x: state.x, form: current().form, log: state.log, labels: !state.seeds, title: current().label, height: chart.node.clientHeight }));
   chart.node.id = "curves-chart";
-  const offers = Object.entries(AXES).filter(([key]) => data.runs.some((run) => column(run.scores, key) || column(run.every, key)));
-  if (!offers.some(([key]) => key === state.x)) state.x = "round";
+  const axisChoices = Object.entries(AXES).filter(([key]) => data.runs.some((run) => column(run.scores, key) || column(run.every, key)));
+  if (!axisChoices.some(([key]) => key === state.x)) state.x = "round";
   const several = data.groups.some((group) => group.runs.length > 1);
   const check = (label, name) => el("label", {}, el("input", { type: "checkbox", checked: state[name], onchange: (event) => {
     state[name] = event.target.checked;
@@ -161,7 +161,7 @@ const curvesSection = (data, state) => {
       state.measure = key;
       state.changed();
     })),
-    segments("Against", Object.fromEntries(offers.map(([key, axis]) => [key, axis.label])), state.x, (key) => {
+    segments("Against", Object.fromEntries(axisChoices.map(([key, axis]) => [key, axis.label])), state.x, (key) => {
       state.x = key;
       state.changed();
     }),
@@ -171,8 +171,8 @@ const curvesSection = (data, state) => {
     if (!chart.instance) return;
     chart.instance.dispatchAction(place === null ? { type: "downplay" } : { type: "highlight", seriesName: data.groups[place].label });
   };
-  const words = [several ? "Lines are means over seeds, bands reach from the least to the most." : "",
-    data.groups.length > MOST_LOUD + 2 ? `Of more than ${MOST_LOUD + 2} ways the best ${MOST_LOUD} are coloured; hide or filter ways to see others so.` : ""];
+  const words = [several ? "Lines are means over seeds, bands range from the least to the most." : "",
+    data.groups.length > MOST_LOUD + 2 ? `Of more than ${MOST_LOUD + 2} arms, the best ${MOST_LOUD} are coloured; hide or filter arms to colour others.` : ""];
   const about = words.filter(Boolean).join(" ") || null;
   return section("curves", "Curves", about, controls, chart.node, data.groups.length > 1 ? legend(data, state) : null);
 };
@@ -195,7 +195,7 @@ const legend = (data, state) => {
     type: "button", class: "chip", onclick: () => toggle(data, state, place),
     onmouseenter: () => state.highlight(place), onmouseleave: () => state.highlight(null),
   }, swatch(place), group.label));
-  const search = el("input", { type: "search", placeholder: "Filter, as rolling", "aria-label": "Filter ways by name or setting",
+  const search = el("input", { type: "search", placeholder: "Filter, such as rolling", "aria-label": "Filter arms by name or setting",
     value: state.filter, oninput: () => { state.filter = search.value; state.changed(); } });
   const all = (label, hide) => el("button", { type: "button", class: "quiet", onclick: () => {
     state.hidden = new Set(hide ? data.groups.map((group) => group.label) : []);
@@ -205,5 +205,5 @@ const legend = (data, state) => {
   state.onChange.push(update);
   update();
   return el("div", {}, el("div", { class: "controls" }, search, all("Show all", false), all("Hide all", true)),
-    el("div", { class: "legend", role: "group", "aria-label": "Ways to train" }, chips));
+    el("div", { class: "legend", role: "group", "aria-label": "Arms" }, chips));
 };

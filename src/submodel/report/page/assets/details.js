@@ -1,6 +1,6 @@
-// Who has what data, where time went, what went wrong, what differs, and how to repeat it.
+// Partition of data, time by phase, failures, differing settings, and reproduction.
 
-// a table of numbers as a picture, darker with more, with a readout under the pointer or the keys
+// a table of numbers as a picture, darker for larger ones, with a readout by pointer or keys
 const heatmap = (label, rows, columns, value, describe, cellHeight) => {
   const canvas = el("canvas", { role: "img", "aria-label": label, tabindex: "0", width: columns, height: rows });
   const readout = el("p", { class: "readout", "aria-live": "polite" });
@@ -17,18 +17,18 @@ const heatmap = (label, rows, columns, value, describe, cellHeight) => {
     }
   };
   let here = [0, 0];
-  const say = () => { readout.textContent = describe(here[0], here[1]); };
+  const showReadout = () => { readout.textContent = describe(here[0], here[1]); };
   canvas.addEventListener("mousemove", (event) => {
     const box = canvas.getBoundingClientRect();
     here = [Math.min(rows - 1, Math.floor(((event.clientY - box.top) / box.height) * rows)), Math.min(columns - 1, Math.floor(((event.clientX - box.left) / box.width) * columns))];
-    say();
+    showReadout();
   });
   canvas.addEventListener("keydown", (event) => {
     const step = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[event.key];
     if (!step) return;
     event.preventDefault();
     here = [Math.max(0, Math.min(rows - 1, here[0] + step[0])), Math.max(0, Math.min(columns - 1, here[1] + step[1]))];
-    say();
+    showReadout();
   });
   charts.add({ draw, resize: () => {}, close() { charts.delete(this); }, show: draw });
   draw();
@@ -54,13 +54,13 @@ const partitionSection = (data) => {
       }), "low");
       return el("div", {}, heading, words, chart.node);
     }
-    // labels are rows, clients columns: there are more of these
+    // labels are rows, clients columns, as there are more clients
     const rows = part.labels.length;
     const map = heatmap(`Examples of every label, client by client: ${part.words.join(" ")}`, rows, part.clients, (r, c) => counts[c * rows + r],
       (r, c) => `client ${c}, label ${part.labels[r]}: ${counts[c * rows + r]} examples`, Math.max(8, Math.min(22, 260 / rows)));
-    return el("div", {}, heading, words, map.node, el("p", { class: "note" }, `A row for each of ${rows} labels (${part.labels[0]} above, ${part.labels[rows - 1]} below), a column for each client. `, scaleOf("0", map.most, "examples")));
+    return el("div", {}, heading, words, map.node, el("p", { class: "note" }, `Rows are ${rows} labels (${part.labels[0]} at the top, ${part.labels[rows - 1]} at the bottom), columns are clients. `, scaleOf("0", map.most, "examples")));
   });
-  return section("data", "Who has what data", null, parts);
+  return section("data", "Partition of data", null, parts);
 };
 
 const timeSection = (data, state) => {
@@ -84,7 +84,7 @@ const timeSection = (data, state) => {
   chart.node.style.height = `${Math.min(560, 90 + 30 * groups.length)}px`;
   state.onChange.push(() => chart.draw());
   const rows = phases.map((phase, i) => [{ value: phase, node: el("span", {}, swatch(i), ` ${phase}`) }, ...[total(phase), total(phase) / phases.reduce((sum, p) => sum + total(p), 0)].map((v, k) => ({ value: v, text: k ? `${(100 * v).toFixed(1)} %` : duration(v) }))]);
-  return section("time", "Where time went", null, chart.node, dataTable("Seconds by phase", [{ label: "phase" }, { label: "of a round", number: true }, { label: "share", number: true }], rows));
+  return section("time", "Time by phase", null, chart.node, dataTable("Seconds by phase", [{ label: "phase" }, { label: "of a round", number: true }, { label: "share", number: true }], rows));
 };
 
 const troubleSection = (data) => {
@@ -93,17 +93,17 @@ const troubleSection = (data) => {
   const updates = data.runs.some((run) => Object.keys(run.phases).length);
   if (!updates) return null;
   if (!rows.length) return section("troubles", "Refused and missing", "No update was refused, and no device was missing.");
-  return section("troubles", "Refused and missing", "Updates that were not merged, and devices that did not answer, by reason.",
+  return section("troubles", "Refused and missing", "Updates that were not merged, and devices without an answer, by reason.",
     dataTable("Refused and missing", [{ label: "run" }, { label: "what" }, { label: "reason" }, { label: "times", number: true }, { label: "clients" }, { label: "rounds" }], rows));
 };
 
 const differenceSection = (data) => {
   const keys = [...new Set(data.groups.flatMap((group) => Object.keys(group.settings)))];
   if (data.groups.length < 2) return null;
-  if (!keys.length) return section("differences", "What differs", "Nothing in their configurations but seeds and names.");
+  if (!keys.length) return section("differences", "Differences", "The configurations differ only in seeds and names.");
   const rows = data.groups.map((group, place) => [{ value: group.label, node: el("span", {}, swatch(place), ` ${group.label}`) }, ...keys.map((key) => group.settings[key] ?? "–")]);
-  return section("differences", "What differs", "The keys of the configuration that tell these ways apart; all others are the same.",
-    dataTable("Differences of configuration", [{ label: "way" }, ...keys.map((label) => ({ label }))], rows));
+  return section("differences", "Differences", "Keys of the configuration that differ between arms; all others are equal.",
+    dataTable("Differences of configuration", [{ label: "arm" }, ...keys.map((label) => ({ label }))], rows));
 };
 
 const tableSections = (data) => data.tables.map((table, i) => {
@@ -113,13 +113,13 @@ const tableSections = (data) => data.tables.map((table, i) => {
   return section(`table-${i}`, table.title, null, dataTable(table.title, table.headings.map((label, c) => ({ label, number: numeric[c] })), rows), table.note ? el("p", { class: "note" }, table.note) : null);
 });
 
-// by what a run can be trained again: a command, devices, or the Python program that gave model or data
+// how to train a run again: a command, devices, or the Python program with model and data
 const repeatCommand = (run) => {
   if (run.settings["model.name"] === "own" || run.settings["data.name"] === "own") {
-    return ["Its model or data came from Python. With the same, and with the configuration as config.toml:", "submodel.train(model, data, submodel.config.read(\"config.toml\"), out=\"runs/again\")"];
+    return ["Its model or data came from Python. With the same objects, and the configuration saved as config.toml:", "submodel.train(model, data, submodel.config.read(\"config.toml\"), out=\"runs/again\")"];
   }
-  if (run.settings["engine.name"] === "flower") return ["It was trained over devices. Keep the configuration as config.toml, and let devices join:", "submodel serve config.toml"];
-  return ["Keep the configuration as config.toml, and train:", "submodel train config.toml"];
+  if (run.settings["engine.name"] === "flower") return ["It was trained over devices. Save the configuration as config.toml, and let devices join:", "submodel serve config.toml"];
+  return ["Save the configuration as config.toml, and train:", "submodel train config.toml"];
 };
 
 const repeatSection = (data, state) => {
@@ -138,5 +138,5 @@ const repeatSection = (data, state) => {
   show(state.run);
   const select = data.runs.length > 1 ? el("div", { class: "controls" }, el("label", {}, "Run ", choice("Run", data.runs.map((run, place) => [String(place), `${run.path || run.name}, seed ${run.seed}`]), String(state.run), (place) => show(Number(place))))) : null;
   const versions = Object.entries(data.versions).map(([name, version]) => `${name} ${version}`).join(", ");
-  return section("repeat", "How to repeat it", `The same configuration and seed give the same model, byte for byte, with the same versions on the same kind of machine. This page was written with ${versions}.`, data.commands.map(copyable), select, panel);
+  return section("repeat", "Reproduction", `The same configuration and seed give the same model, byte for byte, with equal versions on an equal machine. This page was written with ${versions}.`, data.commands.map(copyable), select, panel);
 };

@@ -1,4 +1,4 @@
-// What `submodel fit` made of a run: sub-models that stand by themselves, before and after, and their units.
+// Fitted sub-models of `submodel fit`: scores before and after, and their units.
 
 const fittedSection = (data) => {
   const list = data.runs.flatMap((run) => run.fits.map((fit) => ({ run, fit })));
@@ -12,11 +12,11 @@ const fittedSection = (data) => {
   const rows = list.map(({ run, fit }) => [...(several ? [run.path || run.name] : []), { value: fit.capacity, text: share(fit.capacity) }, { value: fit.parameters, text: fit.parameters?.toLocaleString("en") ?? "–" },
     score(fit, fit.before), score(fit, fit.score), score(fit, fit.global_score), fit.cut, { value: fit.rounds, text: isNumber(fit.rounds) ? String(fit.rounds) : "–" },
     { value: fit.bytes, text: amount(fit.bytes, "B") }, { value: fit.flops, text: amount(fit.flops) }]);
-  return section("fitted", "Fitted sub-models", "What “submodel fit” trained after the run: for every capacity one sub-model that a device keeps, cut from the global model and then trained for itself.",
+  return section("fitted", "Fitted sub-models", "Sub-models that devices keep: “submodel fit” cut one per capacity from the global model and trained each on its own.",
     dataTable("Fitted sub-models", headings, rows), fittedUnits(list, several));
 };
 
-// which units each has, axis by axis: coloured is what it kept
+// units of each, axis by axis: held units are coloured
 const fittedUnits = (list, several) => {
   const axes = [...new Set(list.flatMap(({ fit }) => Object.keys(fit.units)))].slice(0, MOST_AXES);
   if (!axes.length) return null;
@@ -32,5 +32,5 @@ const fittedUnits = (list, several) => {
   const draw = () => draws.forEach((one) => one());
   charts.add({ draw, resize: () => {}, show: () => {}, close() { charts.delete(this); } });
   draw();
-  return el("div", {}, el("h3", {}, "The units that they kept"), rows);
+  return el("div", {}, el("h3", {}, "Held units"), rows);
 };

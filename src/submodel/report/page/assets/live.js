@@ -1,10 +1,10 @@
-// A page that follows runs: how they stand, newer data every two seconds, and nobody loses their place.
+// A live page: states of runs and newer data every two seconds; focus and position are kept.
 
 const LIVE = document.body.dataset.liveUrl;
-const PAUSE = 2000;  // milliseconds from one answer to the next question
+const PAUSE = 2000;  // milliseconds between an answer and the next request
 const FOCUSABLE = "a, button, input, select, summary, canvas, pre, [tabindex]";
 
-// where somebody is in the page, to be found again in what is drawn in its stead
+// remember focus and scroll position, to restore them after a redraw
 const rememberPlace = () => {
   const active = document.activeElement;
   const home = active?.closest("section[id]");
@@ -22,7 +22,7 @@ const rememberPlace = () => {
 };
 
 const liveState = document.getElementById("live");
-const tellStates = (data) => {
+const showStates = (data) => {
   const counts = new Map();
   for (const run of data.runs) counts.set(run.state, (counts.get(run.state) || 0) + 1);
   const words = data.runs.length === 1 ? data.runs[0].state : [...counts].map(([word, count]) => `${count} ${word}`).join(", ");
@@ -30,7 +30,7 @@ const tellStates = (data) => {
   liveState.className = counts.has("running") ? "live running" : "live";
 };
 
-let isPressed = false;  // a slider that is being dragged must not be replaced
+let isPressed = false;  // do not replace a slider while it is dragged
 addEventListener("pointerdown", () => { isPressed = true; });
 for (const end of ["pointerup", "pointercancel", "blur"]) addEventListener(end, () => { isPressed = false; });
 
@@ -42,9 +42,9 @@ const follow = (latest, update) => {
       if (text !== latest && !isPressed) {
         update(JSON.parse(text));
         latest = text;
-      } else if (liveState.classList.contains("away")) tellStates(JSON.parse(latest));
-    } catch {  // what is shown stays
-      liveState.textContent = "no answer: is “submodel watch --web” still running?";
+      } else if (liveState.classList.contains("away")) showStates(JSON.parse(latest));
+    } catch {  // keep the page as it is
+      liveState.textContent = "no answer: is “submodel watch --web” running?";
       liveState.className = "live away";
     }
     setTimeout(ask, PAUSE);

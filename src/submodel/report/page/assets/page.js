@@ -1,10 +1,10 @@
-// The page as a whole: its sections, its colours, printing, and newer data while a run goes on.
+// The whole page: sections, colours, printing, and updates during a run.
 
 const state = { measure: null, x: "round", log: false, seeds: false, hidden: new Set(), filter: "", capacityGroup: 0, run: 0, coverage: { place: 0, round: null, number: null, level: null, cut: null, all: false }, onChange: [],
-  changed() { this.onChange.forEach((tell) => tell()); } };
+  changed() { this.onChange.forEach((callback) => callback()); } };
 let current = null;
 
-// ways that were tested on different data share no chart until somebody asks for that
+// arms tested on different data share no chart unless the filter is changed
 const chooseData = (data) => {
   const names = [...new Set(data.standings.map((standing) => standing.data))];
   if (current === null && names.length > 1) state.filter = `data.name=${names[0]}`;
@@ -24,11 +24,11 @@ const render = (data) => {
   main.replaceChildren(lead, ...sections);
   returnToPlace();
   document.getElementById("contents").replaceChildren(...sections.map((node) => el("a", { href: `#${node.id}` }, node.dataset.short.split(":")[0])));
-  document.getElementById("footer").replaceChildren(el("p", {}, `Written by submodel ${data.versions.submodel}. ${LIVE ? "It follows the runs as long as they are watched." : "Everything on this page is in this file; nothing is fetched."}`));
-  if (LIVE) tellStates(data);
+  document.getElementById("footer").replaceChildren(el("p", {}, `Written by submodel ${data.versions.submodel}. ${LIVE ? "It is updated while “submodel watch” runs." : "This file is complete; it loads nothing from a network."}`));
+  if (LIVE) showStates(data);
 };
 
-// draw newer data: what a live page calls, and whoever has some
+// draw newer data; called by a live page or by another script
 const update = (data) => {
   for (const part of ["partitions", "coverage"]) if (data[part] === null && current) data[part] = current[part];
   chooseData(data);
@@ -40,7 +40,7 @@ const redraw = () => charts.forEach((chart) => chart.draw());
 const isDark = () => (document.documentElement.dataset.theme || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
 document.getElementById("theme").addEventListener("click", () => {
   document.documentElement.dataset.theme = isDark() ? "light" : "dark";
-  try { localStorage.setItem("submodel-theme", document.documentElement.dataset.theme); } catch { /* a file may keep nothing */ }
+  try { localStorage.setItem("submodel-theme", document.documentElement.dataset.theme); } catch { /* a page from a file may have no storage */ }
   redraw();
 });
 try {
@@ -56,12 +56,12 @@ addEventListener("resize", () => {
   width = innerWidth;
 });
 
-// paper is white, and shows what was out of sight
+// print on white, with all charts drawn
 let theme;
 addEventListener("beforeprint", () => {
   theme = document.documentElement.dataset.theme;
   document.documentElement.dataset.theme = "light";
-  document.documentElement.classList.add("printing");  // as wide as paper, before anything is measured
+  document.documentElement.classList.add("printing");  // set the width of paper before charts are measured
   charts.forEach((chart) => { chart.show(); chart.resize(); chart.draw(); });
 });
 addEventListener("afterprint", () => {

@@ -1,10 +1,10 @@
-// The headline numbers, and how ways stand against each other: means, intervals, paired tests.
+// Headline numbers and the ranking of arms: means, intervals, paired tests.
 
 const bytesOf = (run) => run.totals.bytes ?? (isNumber(run.totals.bytes_down) ? run.totals.bytes_down + run.totals.bytes_up : null);
 const numbersOf = (values) => values.filter(isNumber);
 const meanOf = (values) => (numbersOf(values).length ? mean(numbersOf(values)) : null);
 
-// by one measure, a standing for every data set: ways that were tested on different data are not compared
+// rankings by one measure, one per dataset: arms tested on different data are not compared
 const headlineKey = (data) => (data.standings.find((s) => s.measure === "test_accuracy") || data.standings[0])?.measure;
 const standingsBy = (data, measure) => {
   const some = data.standings.filter((s) => s.measure === measure);
@@ -24,9 +24,9 @@ const numbersList = (data) => {
       const row = standing.rows.find((one) => one.group === standing.best);
       const on = standing.data ? `, ${standing.data}` : "";
       add(`best ${standing.label}${on}`, written(row.mean, form), row.deviation ? `± ${signed(row.deviation, form).slice(1)} (standard deviation over seeds)` : "");
-      add(`best way${on}`, groups[standing.best].label);
+      add(`best arm${on}`, groups[standing.best].label);
     }
-    add("ways × runs", `${groups.length}`, `${runs.length} runs`);
+    add("arms × runs", `${groups.length}`, `${runs.length} runs`);
   } else {
     const shown = data.standings.slice().sort((a, b) => (b.measure === "test_accuracy") - (a.measure === "test_accuracy"));
     for (const standing of shown.filter((s) => s.measure.startsWith("test_")).slice(0, 3)) {
@@ -53,7 +53,7 @@ const numbersList = (data) => {
   return items.length ? el("dl", { class: "numbers" }, items) : null;
 };
 
-// an interval as a line around nought, on one scale for the whole table
+// an interval as a line around zero, on one scale for the whole table
 const forest = (row, scale) => {
   const at = (value) => 4 + (168 * (value - scale[0])) / (scale[1] - scale[0] || 1);
   const node = svgElement("svg", { class: "forest", viewBox: "0 0 176 22", "aria-hidden": "true" });
@@ -93,7 +93,7 @@ const standingSection = (data, state) => {
   };
   const row = (place) => ({ class: `pick ${isShown(data, state, place) ? "" : "off"}`, onclick: () => toggle(data, state, place),
     onmouseenter: () => state.highlight?.(place), onmouseleave: () => state.highlight?.(null) });
-  const costs = () => dataTable("Ways to train", [{ label: "way" }, ...costHeadings], groups.map((_, place) => [nameCell(place), ...costCells(place)]), row);
+  const costs = () => dataTable("Arms", [{ label: "arm" }, ...costHeadings], groups.map((_, place) => [nameCell(place), ...costCells(place)]), row);
   const table = (standing) => {
     const form = formOf(data, standing.measure);
     const better = data.measures.find((m) => m.key === standing.measure)?.better === "less" ? 1 : -1;
@@ -102,7 +102,7 @@ const standingSection = (data, state) => {
     const widest = Math.max(...ends.map(Math.abs), 1e-9);
     const scale = [Math.max(Math.min(0, ...ends), -widest), Math.min(Math.max(0, ...ends), widest)];
     const unit = form === "percent" ? " (points)" : "";
-    const headings = [{ label: "way" }, { label: standing.label, number: true }, { label: `difference to the best${unit}` },
+    const headings = [{ label: "arm" }, { label: standing.label, number: true }, { label: `difference to the best${unit}` },
       { label: "mean", number: true }, { label: "95 % interval", number: true }, { label: "p (Holm)", number: true }, { label: "behind the best" }, ...costHeadings];
     const cells = order.map((r) => [
       nameCell(r.group),
@@ -114,11 +114,11 @@ const standingSection = (data, state) => {
       { value: r.verdict, node: pill(r.verdict) },
       ...costCells(r.group)]);
     const places = order.map((r) => r.group);
-    return el("div", {}, dataTable(`How ways to train stand${standing.data ? ` on ${standing.data}` : ""}`, headings, cells, (place) => row(places[place])), el("p", { class: "note" }, standing.note));
+    return el("div", {}, dataTable(`Ranking of arms${standing.data ? ` on ${standing.data}` : ""}`, headings, cells, (place) => row(places[place])), el("p", { class: "note" }, standing.note));
   };
   state.onChange.push(draw);
   draw();
-  return section("standing", "How they stand", `After the last evaluated round, by the measure chosen above. Choose a row to show or hide its curve.${several ? " Ways that were tested on different data are not compared; the filter above chooses data." : ""}`, box);
+  return section("standing", "Ranking", `After the last evaluated round, by the measure selected above. Click a row to show or hide its curve.${several ? " Arms tested on different data are not compared; the filter above selects data." : ""}`, box);
 };
 
 // ---- scores by capacity
@@ -153,14 +153,14 @@ const capacitySection = (data, state) => {
       lineStyle: { width: 2, type: stroke(place) }, emphasis: { focus: "series" },
       data: keys.map((one) => meanOf(group.runs.map((run) => data.runs[run].final[one.key]))) })),
   }), "low");
-  const over = new Chart("Scores by capacity as training went on", () => {
+  const over = new Chart("Scores by capacity during training", () => {
     const place = Math.min(state.capacityGroup, data.groups.length - 1);
     const lines = keys.slice().reverse().map((one, i) => ({ name: share(one.capacity), place: i, colour: colour(i), dash: "solid",
       band: bandOf(data.groups[place].runs.map((run) => curveOf(data.runs[run], { key: one.key, table: "scores" }, state.x))) })).filter((line) => line.band);
     return lineOption(lines, { x: state.x, form, log: false, labels: true, title: word, height: over.node.clientHeight });
   }, "low");
   state.onChange.push(() => { last.draw(); over.draw(); });
-  const select = data.groups.length > 1 ? choice("Way", data.groups.map((group, place) => [String(place), group.label]), String(state.capacityGroup), (value) => { state.capacityGroup = Number(value); over.draw(); }) : null;
-  return section("capacity", "By capacity", "What sub-models score by themselves: every capacity, cut from the global model.",
-    el("div", { class: "pair" }, el("div", {}, el("h3", {}, "After the last round"), last.node), el("div", {}, el("h3", {}, "As training went on ", select), over.node)));
+  const select = data.groups.length > 1 ? choice("Arm", data.groups.map((group, place) => [String(place), group.label]), String(state.capacityGroup), (value) => { state.capacityGroup = Number(value); over.draw(); }) : null;
+  return section("capacity", "By capacity", "Scores of sub-models cut from the global model, by capacity.",
+    el("div", { class: "pair" }, el("div", {}, el("h3", {}, "After the last round"), last.node), el("div", {}, el("h3", {}, "During training ", select), over.node)));
 };

@@ -1,4 +1,4 @@
-// Studies of the theory lab: verdicts, every number with its interval, and a chart of any of them.
+// Studies of the theory lab: verdicts, numbers with intervals, and a chart of any of them.
 
 const studySections = (data) => data.studies.map((study, i) => {
   const id = `study-${i}`;
@@ -16,12 +16,12 @@ const studySections = (data) => data.studies.map((study, i) => {
   const settings = lazily("Settings", () => el("dl", { class: "facts" }, Object.entries(study.settings).flatMap(([name, value]) => [el("dt", {}, name), el("dd", {}, value)])));
   const all = lazily(`All ${study.rows.length} rows`, () => dataTable(`Rows of ${study.name}`, study.headings.map((label) => ({ label, number: true })),
     study.rows.map((row) => row.map((cell) => (typeof cell === "number" ? { value: cell, text: digits(cell, 5) } : cell ?? "")))));
-  const picture = study.picture ? lazily("The figure as the study drew it", () => el("img", { class: "figure", src: study.picture, alt: `Figure: ${study.title}` })) : null;
+  const picture = study.picture ? lazily("Figure of the study", () => el("img", { class: "figure", src: study.picture, alt: `Figure: ${study.title}` })) : null;
   return section(id, study.title, null, chips, studyChart(study), claims, el("p", { class: "note" }, study.claims.note),
     study.notes.map((note) => el("p", { class: "note" }, note)), settings, all, picture);
 });
 
-// a number of the study against one of its parameters, a line for each setting of the others
+// a number of the study against a parameter, a line for each setting of the others
 const studyChart = (study) => {
   const place = new Map(study.headings.map((name, c) => [name, c]));
   const measures = study.headings.filter((name) => place.has(`${name} low`) && place.has(`${name} high`));
@@ -33,7 +33,7 @@ const studyChart = (study) => {
   axes.sort((a, b) => (b === "R") - (a === "R") || values(b).size - values(a).size);
   const state = { x: axes[0], y: measures[0], log: true };
   const lines = () => {
-    const others = parameters.filter((name) => name !== state.x && name !== "eta" && values(name).size > 1);  // eta follows from the others
+    const others = parameters.filter((name) => name !== state.x && name !== "eta" && values(name).size > 1);  // eta depends on the others
     const series = new Map();
     for (const row of study.rows) {
       const key = others.map((name) => row[place.get(name)]).join("|");
