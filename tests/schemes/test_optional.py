@@ -260,9 +260,28 @@ def test_tensors_without_the_axis_count_nothing() -> None:
     assert ModelKnowledge(axes, values, {}).magnitudes("hidden").tolist() == [1.0, 2.0, 3.0]
 
 
-PAGE = (Path(__file__).parents[2] / "docs/schemes.md").read_text("utf-8")
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE, RECIPE = ((DOCS / name).read_text("utf-8") for name in ("schemes.md", "extending/schemes.md"))
 RUN_HERE = r"tests/schemes/test_optional.py -->\n```python\n(.*?)```"
-CODE, WITH_MEMORY = re.findall(RUN_HERE, PAGE, re.DOTALL)
+(WITH_MEMORY,) = re.findall(RUN_HERE, RECIPE, re.DOTALL)
+CODE = '''
+from dataclasses import dataclass
+
+import numpy as np
+
+from submodel.schemes import Draw, Mask, Scheme, units_held
+
+
+@dataclass(frozen=True)
+class FromBothEnds(Scheme):
+    """The first units in some rounds, the last in others."""
+
+    period: int = 2
+
+    def select(self, axis: str, size: int, capacity: float, draw: Draw) -> Mask:
+        mask = np.arange(size) < units_held(capacity, size)
+        return mask[::-1].copy() if draw.round % self.period else mask
+'''
 
 SHOWN = re.sub(r"<!--.*?-->", "", PAGE, flags=re.DOTALL)
 
@@ -283,21 +302,21 @@ def test_every_key_is_explained(key: str) -> None:
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A package with the page's scheme, as an installer leaves it."""
-    (tmp_path / "schemes_of_the_page.py").write_text(CODE)
-    info = tmp_path / "schemes_of_the_page-1.0.dist-info"
+    """A package with a scheme, as an installer leaves it."""
+    (tmp_path / "schemes_of_a_package.py").write_text(CODE)
+    info = tmp_path / "schemes_of_a_package-1.0.dist-info"
     info.mkdir()
-    (info / "METADATA").write_text("Name: schemes-of-the-page\nVersion: 1.0\n")
-    offer = "both-ends = schemes_of_the_page:FromBothEnds"
+    (info / "METADATA").write_text("Name: schemes-of-a-package\nVersion: 1.0\n")
+    offer = "both-ends = schemes_of_a_package:FromBothEnds"
     (info / "entry_points.txt").write_text(f"[{GROUP}]\n{offer}\n")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "schemes_of_the_page", raising=False)
+    monkeypatch.delitem(sys.modules, "schemes_of_a_package", raising=False)
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("installed")
-@pytest.mark.parametrize("name", ["schemes_of_the_page:FromBothEnds", "both-ends"])
-def test_the_pages_scheme_works_by_path_and_by_the_name_its_package_offers(name: str) -> None:
+@pytest.mark.parametrize("name", ["schemes_of_a_package:FromBothEnds", "both-ends"])
+def test_a_scheme_works_by_path_and_by_the_name_its_package_registers(name: str) -> None:
     choice = {"name": name, "options": {"period": 3}, "granularity": "unit"}
     assert len(check_scheme(choice)) == 8
     scheme = prepare(parse({"scheme": choice, "model": {"name": "mlp", "width": 8}})).scheme
@@ -319,9 +338,9 @@ def test_the_pages_scheme_with_a_memory_works(
 @pytest.mark.usefixtures("installed")
 def test_what_is_wrong_with_a_name_or_its_options_is_said() -> None:
     wrong = {
-        "schemes_of_the_page:FromNowhere": " 'FromNowhere'",
-        "schemes_of_this_page:FromBothEnds": " 'schemes_of_this_page'",
-        "schemes_of_the_page:units_held": r"units_held\(\) missing",
+        "schemes_of_a_package:FromNowhere": " 'FromNowhere'",
+        "schemes_of_no_package:FromBothEnds": " 'schemes_of_no_package'",
+        "schemes_of_a_package:units_held": r"units_held\(\) missing",
         "builtins:dict": "a dict, .*select",
     }
     for name, reason in wrong.items():
