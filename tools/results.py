@@ -98,7 +98,8 @@ def question_lines(
 ) -> list[str]:
     """Format the effort, published figures, a figure and the contrasts of a question."""
     command = f"`submodel reproduce {question.name} --scale converged`"
-    lines = [f"{command}: {effort_words(results, tables) if results else 'not run yet'}.", ""]
+    effort = effort_words(results, tables).partition(" on ")[0]  # the method names the machine
+    lines = [f"{command}: {effort if results else 'not run yet'}.", ""]
     if question.paper:
         lines += [f"Published: {question.paper}.", ""]
     if not results:
