@@ -1,1 +1,1 @@
-"""The tests; they mirror src/submodel."""
+"""Tests of `submodel` and its laboratory; folders follow the packages of src/submodel."""

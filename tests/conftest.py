@@ -1,4 +1,4 @@
-"""What pytest gives to tests that ask for it."""
+"""Fixtures and hooks of pytest."""
 
 from __future__ import annotations
 
@@ -20,22 +20,23 @@ if TYPE_CHECKING:
     from tests.support.commands import Command
     from tests.support.processes import House
 
-gc.set_threshold(10_000)  # tests make many small objects, and few circles of large ones
-gc.disable()  # until all is loaded: nothing of it is garbage, and it was gone through at every step
+gc.set_threshold(10_000)  # tests make many small objects, and few cycles of large ones
+# disabled until everything is loaded, as none of it is garbage and every collection would scan it
+gc.disable()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Choose among the examples in docstrings."""
+    """Install the filter of doctests."""
     config.pluginmanager.register(DoctestFilter())
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Let every worker begin with slow tests."""
+    """Start every worker with slow tests."""
     items[:] = slow_first(items, getattr(config, "workerinput", {}).get("workercount", 1))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """What was skipped for want of a browser is said aloud."""
+    """Report the tests that were skipped without a browser."""
     reports = terminalreporter.stats.get("skipped", [])
     count = sum(NO_BROWSER in str(report.longrepr) for report in reports)
     if count:
@@ -44,19 +45,19 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What is loaded by now stays: the garbage collector need not go through it again and again."""
+    """Freeze loaded objects, so that the garbage collector does not scan them."""
     gc.freeze()
     gc.enable()
 
 
 @pytest.fixture
 def submodel(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    """The command, run in this process: its exit status, output and errors."""
+    """Run the command in this process; return exit status, output and errors."""
 
     def run(*arguments: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
         words = [str(argument) for argument in arguments]
         with monkeypatch.context() as here:
-            here.setattr("signal.signal", lambda *_: None)  # ours stay as they are
+            here.setattr("signal.signal", lambda *_: None)  # restore ours afterwards
             here.setattr("sys.argv", ["submodel", *words])
             if cwd is not None:
                 here.chdir(cwd)
@@ -70,7 +71,7 @@ def submodel(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 
 
 def _forget_modules(folder: Path) -> None:
-    """Forget a test's own modules, as the end of a process would; another's have the same names."""
+    """Remove a test's own modules, as another test's have the same names."""
     if Path(__file__).is_relative_to(folder):
         return
     for name, module in list(sys.modules.items()):
@@ -81,8 +82,8 @@ def _forget_modules(folder: Path) -> None:
 
 @pytest.fixture
 def house(tmp_path: Path) -> Iterator[House]:
-    """A place for real processes, which are gone afterwards."""
-    from tests.support.processes import House  # it needs an extra that other tests do without
+    """A place for real processes, which end with the test."""
+    from tests.support.processes import House  # needs an extra that other tests do not need
 
     house = House(tmp_path)
     try:
@@ -93,7 +94,7 @@ def house(tmp_path: Path) -> Iterator[House]:
 
 @pytest.fixture(scope="session")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    """One for all tests of a process; they are skipped where there is none."""
+    """One browser for all tests of a process; tests are skipped without one."""
     driver = start_browser(tmp_path_factory.mktemp("browser"))
     if driver is None:
         pytest.skip(NO_BROWSER)

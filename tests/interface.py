@@ -1,8 +1,8 @@
-"""The public interface as the code has it today; `python -m tests.interface` adds what is new.
+"""The public interface of the code; `python -m tests.interface` adds new entries.
 
-tests/interface.json keeps every key, command, option, JSON key, file, exit code, group and name
-that users may rely on. Entries are added when the interface grows. None is taken out: a thing that
-is renamed keeps its old name as an alias.
+tests/interface.json lists every key, command, option, JSON key, file, exit code, group and name
+that users may rely on. Entries are added when the interface grows, and never removed: a renamed
+thing keeps its old name as an alias.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ FILE = Path(__file__).with_name("interface.json")
 REFERENCE = ROOT / "docs/reference"
 FORMER_PATHS = "## Former paths"
 Interface = dict[str, dict[str, list[str]]]
-"""By part of the interface: things, and what each offers."""
+"""Things by part of the interface, with the values of each."""
 
 
 def read_interface() -> Interface:
-    """All parts, from the code and from the pages that promise them."""
+    """Read all parts from the code and from the pages that promise them."""
     return {
         "keys": dict(_keys()),
         "commands": dict(_commands()),
@@ -45,13 +45,13 @@ def read_interface() -> Interface:
 
 
 def _keys() -> Iterator[tuple[str, list[str]]]:
-    """Every key of the configuration: its default, then the names that it may have."""
+    """Return every configuration key with its default and allowed names."""
     for key, entry in json.loads(completions.text()).items():
         yield key, [f"default: {entry['default']}", *entry["values"]]
 
 
 def _commands() -> Iterator[tuple[str, list[str]]]:
-    """Every command: its arguments and options, and the keys of its JSON."""
+    """Return every command with arguments, options and JSON keys."""
     application: Any = typer.main.get_command(command_line)
     waiting = [("submodel", application)]
     while waiting:
@@ -66,9 +66,9 @@ def _commands() -> Iterator[tuple[str, list[str]]]:
 
 
 def documented_modules() -> Iterator[tuple[str, list[str]]]:
-    """The modules of docs/reference/python.md with their names; `submodel` itself first.
+    """Return the modules of docs/reference/python.md with their names, `submodel` first.
 
-    The names of former modules are those of tests/interface.json.
+    The names of former modules are in tests/interface.json.
     """
     text = (REFERENCE / "python.md").read_text("utf-8").partition(FORMER_PATHS)[0]
     yield "submodel", sorted(re.findall(r"^::: submodel\.(\w+)$", text, re.MULTILINE))
@@ -80,14 +80,14 @@ def documented_modules() -> Iterator[tuple[str, list[str]]]:
 
 
 def former_modules() -> Iterator[tuple[str, str]]:
-    """The former modules of docs/reference/python.md, and the present ones with their names."""
+    """Return the former paths of docs/reference/python.md with the current modules."""
     text = (REFERENCE / "python.md").read_text("utf-8").partition(FORMER_PATHS)[2]
     rows = re.findall(r"^\| `(submodel[\w.]*)` \| `([\w.]+)` \|", text, re.MULTILINE)
     yield from (row for row in rows if row[0] != "submodel.theory")  # which has no list of names
 
 
 def _first_column(page: str, heading: str) -> Iterator[str]:
-    """What the tables of a page whose first heading is this list, one by one."""
+    """Yield the first column of the tables of a page after a heading."""
     text = (REFERENCE / page).read_text("utf-8")
     for table in re.findall(rf"^\| {heading} \|.*\n\| ---.*\n((?:\|.*\n)+)", text, re.MULTILINE):
         for row in table.splitlines():
@@ -96,7 +96,7 @@ def _first_column(page: str, heading: str) -> Iterator[str]:
 
 
 def offered_names(module: str) -> list[str]:
-    """What a module says that it offers; raises where one of the names is not there."""
+    """Return the public names of a module; raise an error if one is missing."""
     found = importlib.import_module(module)
     for name in found.__all__:
         getattr(found, name)

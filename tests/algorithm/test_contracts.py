@@ -42,7 +42,7 @@ def test_at_capacity_one_every_scheme_is_fedavg_bit_for_bit(
 
 @cache
 def fedavg(model: str, rule: str, clients: str) -> dict[str, bytes]:
-    """A round of everybody training everything."""
+    """Run a round in which all clients train the whole model."""
     sections = {"scheme": {"name": "full"}, "clients": json.loads(clients), "local": {"steps": 2}}
     return one_round(replace(tiny_setup(model, **sections), rule=merge_rule(rule)))
 
@@ -75,7 +75,7 @@ def test_a_sub_model_computes_the_full_model_with_dropped_units_zeroed(
 
 
 def test_units_of_one_axis_agree_in_every_tensor_that_shares_it() -> None:
-    """Published code draws channels layer by layer, so identity skips add mismatched ones."""
+    """Published code draws channels layer by layer, so identity skips add mismatched channels."""
     setup = tiny_setup("preresnet18", scheme={"name": "random", "sampling": "fixed"})
     cut = cut_of(setup, Assignment(1, 1, 0.5))
     marked = {}

@@ -1,4 +1,4 @@
-"""Scores: of static norms, the training part, clients one by one, and modules that are lent."""
+"""Scores with static norms, on the training part, of single clients, and with reused modules."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from tests.support.ranks import run_group
 
 
 def images(count: int = 260) -> Dataset:
-    """More than a batch of every kind, and a last one that is smaller."""
+    """Make more than a batch of images of every label, with a smaller last batch."""
     data = tiny_images(count)
     return dataset((data.train.x, data.train.y), (data.train.x[:130] + 0.5, data.train.y[:130]))
 
@@ -58,7 +58,7 @@ def module_of(setup: Setup, state: State, cut: Cut) -> nn.Module:
 
 
 def direct(module: nn.Module, examples: Examples, batch: int) -> tuple[float, float]:
-    """The mean loss and accuracy with every batch normalised by itself: as in training."""
+    """Return the mean loss and accuracy with batch statistics, as in training."""
     module.train()
     with torch.no_grad():
         out = torch.cat([module(x) for x in torch.split(examples.x, batch)])
@@ -90,7 +90,7 @@ def test_capacities_are_evaluated_alike() -> None:
 
 
 def pooled_loss(setup: Setup, state: State, x: Tensor) -> float:
-    """Layer by layer, mean and variance over all of ``x`` in batches of 200, then the test loss."""
+    """Compute statistics layer by layer over all of ``x`` in batches of 200, then the test loss."""
     module = copy.deepcopy(setup.module).train()
     load(module, gather(WHOLE, state.tensors))
     seen: dict[nn.Module, list[Tensor]] = {}
@@ -133,7 +133,7 @@ def test_examples_for_statistics_are_spread_and_repeatable() -> None:
     assert not np.array_equal(positions, evenly(1003, 100, seed=4))
     assert len(set(positions)) == 100
     assert np.abs(positions - np.arange(100) * 10.03).max() < 11
-    assert len(set(positions % 10)) == 10  # labels that come in turns are all met
+    assert len(set(positions % 10)) == 10  # labels in turn all occur
     assert np.array_equal(evenly(7, 7, seed=0), np.arange(7))
 
 
@@ -192,7 +192,7 @@ def lend(net: nn.Module, value: float = 1.0) -> nn.Module:
 
 
 class Counter(nn.Module):
-    """Remembers how often it ran: a second pass is not like the first."""
+    """Count its calls, so that a second pass differs from the first."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -250,7 +250,7 @@ def test_a_module_is_not_lent_again_after_an_error() -> None:
 def test_later_evaluations_are_to_the_bit_those_of_fresh_modules(
     model: str, capacity: float
 ) -> None:
-    """Other weights, another cut of the same shape, and other statistics in between."""
+    """In between there are other weights, another cut of the same shape, and other statistics."""
     setup = tiny_setup(model, tiny_images(60))
     state = initial_state(setup)
     cuts = [WHOLE if capacity == 1 else cut_of(setup, Assignment(r, 0, capacity)) for r in (0, 1)]
@@ -275,7 +275,7 @@ def setup_of(data: Dataset, /, **sections: Any) -> Setup:
 
 
 def at_random(setup: Setup) -> State:
-    """A state whose models answer this and that."""
+    """Make a state whose models answer at random."""
     state, draws = initial_state(setup), torch.Generator().manual_seed(1)
     tensors = {n: torch.randn(t.shape, generator=draws) / 4 for n, t in state.tensors.items()}
     return replace(state, tensors=tensors)
@@ -284,7 +284,7 @@ def at_random(setup: Setup) -> State:
 def module_for(setup: Setup, state: State, capacity: float) -> nn.Module:
     tensors, cut = capacity_models(setup, state).get(capacity, (state.tensors, WHOLE))
     with evaluation_module(setup, replace(state, tensors=tensors), cut) as module:
-        return copy.deepcopy(module)  # what is lent goes back
+        return copy.deepcopy(module)  # cached modules are returned
 
 
 def repeated(examples: Examples, times: Tensor) -> Examples:
@@ -299,7 +299,7 @@ METRICS = {"metrics": ["accuracy", "f1", "calibration"]}
 def test_clients_are_scored_as_on_the_test_examples_of_their_labels_as_often(
     partition: str, model: Any
 ) -> None:
-    """An example of label l counts in proportion to c_l / n_l: so it is repeated that often."""
+    """An example of label l has the weight c_l / n_l, so it is repeated in proportion."""
     data = tiny_images(240)
     setup = setup_of(data, data={"partition": partition}, task=METRICS)
     state = at_random(setup)
@@ -416,7 +416,7 @@ def test_without_being_asked_nothing_is_told_of_clients(tmp_path: Path) -> None:
 
 
 class Stops(submodel.Callback):
-    """Stops a run in its third round."""
+    """Stop a run in its third round."""
 
     def measure(self, before: State, after: State) -> dict[str, Any]:  # noqa: ARG002
         if after.round == 3:
@@ -432,7 +432,7 @@ def test_a_resumed_run_tells_the_same_of_clients(tmp_path: Path) -> None:
     assert without_seconds(submodel.open(tmp_path / "run").history) == without_seconds(
         train().history
     )
-    (tmp_path / "run/summary.json").unlink()  # as if it had been killed before its last act
+    (tmp_path / "run/summary.json").unlink()  # as if killed before its last write
     train(tmp_path / "run", resume=True)
     summary = submodel.open(tmp_path / "run").summary
     assert summary is not None

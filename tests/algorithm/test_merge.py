@@ -1,6 +1,6 @@
-"""Contracts 2 and 5: untouched weights keep their bits; the order of updates leaves no trace.
+"""Contracts 2 and 5: untouched weights keep their bits; the order of updates does not matter.
 
-Buffers have the scale of the data: they are merged exactly, and judged by a bound of their own.
+Buffers have the scale of the data: they are merged exactly, and have a separate bound.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def test_both_rules_on_numbers_done_by_hand() -> None:
             accumulator.add(cut, {"w": values})
         results[rule] = accumulator.merge()["w"].tolist()
         assert coverage([accumulator]) == 2 / 3
-    # fill_in: ((3 + 5) / 2, (1 + 1) / 2, 1); selective: those who held it
+    # fill_in: ((3 + 5) / 2, (1 + 1) / 2, 1); selective: over the holders
     assert results == {"fill_in": [4.0, 1.0, 1.0], "selective": [4.0, 1.0, 1.0]}
 
     weighted = Accumulator(whole, FILL_IN)
@@ -204,7 +204,7 @@ def test_small_tensors_are_merged_together_to_the_bits_of_one_by_one(rule: str, 
     assert coverage([together]) == coverage([apart])
     for name, tensor in together.merge().items():
         assert torch.equal(tensor, merged[name])
-        assert tensor.untyped_storage().nbytes() == 4 * tensor.numel()  # in memory of its own
+        assert tensor.untyped_storage().nbytes() == 4 * tensor.numel()  # in separate memory
     assert coverage([together]) == coverage([apart])
 
 
@@ -220,7 +220,7 @@ def sums_of(rule: str) -> Accumulator:
 
 
 def updates() -> list[tuple[UnitCut, dict[str, Tensor], float]]:
-    """Variances from 0.01 to a billion: most of them were never sent so large."""
+    """Make updates with variances from 0.01 to a billion, most of them never sent so large."""
     random = torch.Generator().manual_seed(0)
     found = []
     for number, part in enumerate(PARTS):
@@ -290,7 +290,7 @@ def test_what_did_not_change_is_not_judged() -> None:
 
 
 class Causal(nn.Module):
-    """Attention with a mask of minus infinities, which a state dict holds."""
+    """Attention with a mask of minus infinities, which a state dict contains."""
 
     mask: Tensor
 

@@ -1,4 +1,4 @@
-"""However updates wait and wherever sums are, over the old model too: the bits stay the same."""
+"""Merging gives the same bits with waiting updates and with sums in the memory of the old model."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def draw(shape: Sequence[int], seed: int) -> Tensor:
 
 
 MODEL = {name: draw(shape, number) for number, (name, shape) in enumerate(SHAPES.items())}
-ODD = [0.0, -0.0, 1e-38, -1e-12, 3e-8, 1.0, -1000.0]  # near what is rounded, or loses its sign
+ODD = [0.0, -0.0, 1e-38, -1e-12, 3e-8, 1.0, -1000.0]  # near rounding or the loss of a sign
 MODEL["w"].view(-1)[: 10 * len(ODD)] = torch.tensor(ODD * 10)
 
 
@@ -63,7 +63,7 @@ def update(
 
 
 def odd(values: Tensor, seed: int) -> Tensor:
-    """The same, but for two of three."""
+    """Make updates for two of three clients."""
     which = torch.randint(len(ODD), values.shape, generator=torch.Generator().manual_seed(seed))
     return torch.where(which % 3 == 0, values, torch.tensor(ODD)[which])
 
@@ -94,7 +94,7 @@ CASES["all kinds"] = [one for updates in CASES.values() for one in updates[:4]]
 
 
 def reference(updates: Updates) -> Tensors:
-    """Sums of whole tensors in integers: multiples of 2^-62."""
+    """Sum whole tensors in integers, multiples of 2^-62."""
     result = {}
     for name, whole in MODEL.items():
         total = np.zeros(whole.shape, dtype=object)
@@ -170,7 +170,7 @@ def test_the_bits_do_not_depend_on_where_sums_are(
     for number, one in enumerate(updates):
         shares[number % 3].add(*one)
     if case in ("masks", "all kinds") or limits in (little_room, no_memory):
-        return  # sums alone can travel
+        return  # only sums are sent
     for tensors in merge_all_updates(shares):
         assert all(torch.equal(expected[name], tensors[name]) for name in MODEL)
     assert all(coverage([share]) == coverage([alone]) for share in shares)
@@ -188,7 +188,7 @@ def test_clients_of_one_cut_take_no_more_memory_the_more_they_are() -> None:
     assert sums.merge()["w"].sum() == 1024 * 256
 
 
-LARGE = {"w": draw((700, 120, 3), 60), "b": draw((700,), 61)}  # as many as no call takes at once
+LARGE = {"w": draw((700, 120, 3), 60), "b": draw((700,), 61)}  # more than a single call takes
 
 
 def some(count: int, of: int, seed: int) -> Indices:
@@ -214,7 +214,7 @@ LARGE_CUTS: dict[str, list[Cut]] = {
 @pytest.mark.parametrize("case", LARGE_CUTS)
 @pytest.mark.parametrize("rule", [SELECTIVE, FILL_IN], ids=["selective", "fill_in"])
 def test_large_tensors_are_merged_to_the_bits_of_exact_sums(case: str, rule: MergeRule) -> None:
-    """Changes are multiples of 2^-20 below 2: their sums are exact in float64."""
+    """Changes are multiples of 2^-20 below 2, so their sums are exact in float64."""
     model = {name: (tensor * 2**20).round() / 2**20 for name, tensor in LARGE.items()}
     updates = []
     for number, cut in enumerate(LARGE_CUTS[case]):
@@ -251,7 +251,7 @@ def masked(whole: dict[str, torch.Tensor]) -> list[Update]:
 
 
 @pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("most", [None, 0])  # bytes that wait before they are summed
+@pytest.mark.parametrize("most", [None, 0])  # bytes waiting for summation
 @pytest.mark.parametrize("which", ["one cut", "many cuts", "masks"])
 def test_merged_in_place_it_has_the_same_bytes(
     rule: str, most: int | None, which: str, monkeypatch: pytest.MonkeyPatch
@@ -272,7 +272,7 @@ def test_merged_in_place_it_has_the_same_bytes(
         results.append([t.numpy().tobytes() for t in merged.values()])
         assert ([t.data_ptr() for t in merged.values()] == addresses) == in_place
         if in_place:
-            assert sums.size == 0  # updates are let go as their tensors are merged
+            assert sums.size == 0  # updates are freed while their tensors are merged
     assert results[0] == results[1]
 
 

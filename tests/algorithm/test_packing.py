@@ -1,4 +1,4 @@
-"""What travels: exact both ways, as few bytes as the books say, nothing pickled."""
+"""Packed messages: exact in both directions, as small as reported, without pickle."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_packed_cuts_come_back_bit_for_bit_and_are_as_large_as_the_books_say(
 
 
 def test_a_trained_update_comes_back_bit_for_bit() -> None:
-    """What is not held is +0 before and after training, momentum and decay included."""
+    """Weights outside the cut are +0 before and after training, with momentum and decay."""
     setup = tiny_setup(
         "cnn",
         scheme={"name": "random", "granularity": "coordinate"},

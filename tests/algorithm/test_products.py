@@ -1,4 +1,4 @@
-"""The mean of low-rank products: exact where the ranks suffice, and its error told where not."""
+"""The mean of low-rank products: exact if the ranks suffice, with its error reported otherwise."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_where_the_mean_has_few_ranks_its_product_is_exact() -> None:
     mean = sum(w * PAIR.product(t) for _, t, w in updates) / 8
     torch.testing.assert_close(PAIR.product(tensors), mean, rtol=1e-6, atol=1e-6)
     assert notes["product_error"] < 1e-6
-    # the mean of the factors is something else
+    # the mean of the factors differs
     by_factors = Accumulator(whole, SELECTIVE)
     for cut, update, weight in updates:
         by_factors.add(cut, update, weight)

@@ -1,7 +1,7 @@
-"""A round: FedAvg against a plain loop, Algorithms 1 and 2 against their plain NumPy transcription.
+"""A round: FedAvg and a plain loop, Algorithms 1 and 2 and their plain NumPy transcription.
 
 FedAvg on digits has the same numbers to 1e-6, the algorithms the same iterates to 1e-12 in float64.
-Tasks are made as the engine asks for them, and seconds are told by phase.
+Tasks are made on request of the engine, and seconds are reported by phase.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ from tests.support.rounds import step_of
 
 
 class Watching(SerialEngine):
-    """Notes how many tasks were made by the time that each update came back."""
+    """Record the number of tasks that were made before each update."""
 
     def __init__(self, setup: Setup, made: list[int]) -> None:
         super().__init__(setup)
         self.made, self.seen = made, list[int]()
 
     def bundles(self, assignments: Any) -> Any:
-        """All clients in one bundle."""
+        """Bundle all clients."""
         first, *others = super().bundles(assignments)
         every = [a for bundle in (first, *others) for a in bundle.assignments]
         return [type(first)(every)]
@@ -61,7 +61,7 @@ class Watching(SerialEngine):
 
 
 class Noting(Static):
-    """Notes whom it drew for."""
+    """Record the clients of its draws."""
 
     def __init__(self, drawn: list[int]) -> None:
         object.__setattr__(self, "drawn", drawn)
@@ -219,7 +219,7 @@ def make_setup(
 def transcribed_gradients(
     setup: Setup, problem: str, decay: float = 0.0
 ) -> tuple[list[Any], list[Any]]:
-    """Of f_i(w) + decay / 2 ||w||^2."""
+    """Return the gradients of f_i(w) + decay / 2 ||w||^2."""
     residual = PROBLEMS[problem][1]
     work = LocalWork(lr=ETA, epochs=None, steps=K, batch_size=BATCH)
     full, stochastic = [], []
@@ -253,7 +253,7 @@ def assert_same(ours: tuple[list[Vector], Vector], theirs: tuple[list[Vector], V
     for r, (mine, written) in enumerate(zip(ours[0], theirs[0], strict=True)):
         np.testing.assert_allclose(mine, written, rtol=0, atol=1e-12, err_msg=f"round {r}")
     np.testing.assert_allclose(ours[1], theirs[1], rtol=0, atol=1e-12, err_msg="output")
-    assert np.abs(ours[0][-1]).max() > 0.05  # it moved
+    assert np.abs(ours[0][-1]).max() > 0.05  # the weights changed
 
 
 @pytest.mark.slow
@@ -277,7 +277,8 @@ def test_algorithm_1(problem: str, average: Any, radius: float | None, decay: fl
     theirs = randomly_masked_fedavg(stochastic, full, masks, D, rounds, K, ETA, L, project, average)
     assert_same(iterate(setup, rounds), theirs)
     if radius is not None and not decay:
-        assert max(float(np.linalg.norm(w)) for w in theirs[0]) > radius - 1e-9  # it projected
+        # the projection was active
+        assert max(float(np.linalg.norm(w)) for w in theirs[0]) > radius - 1e-9
 
 
 @pytest.mark.slow

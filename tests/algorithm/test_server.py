@@ -1,4 +1,4 @@
-"""The server step: its formulas, what coverage means to it, and that runs with it stay exact."""
+"""The server step: formulas, coverage, and exact runs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ALL = torch.tensor([True])
 
 
 def two_rounds(server: ServerStep, first: float, second: float) -> list[float]:
-    """One weight that begins at zero and is moved by these changes; after each round."""
+    """Apply two changes to one weight from zero; return the weight after each round."""
     old = {"w": torch.zeros(1, dtype=torch.float64)}
     memory, weights = server.begin(old), []
     for change in (first, second):
@@ -70,7 +70,7 @@ def test_yogi_by_hand() -> None:
 
 
 def scalar(name: str, changes: list[float | None], lr: float) -> float:
-    """The formulas for one weight from zero, in plain Python; None: nobody held it."""
+    """Apply the formulas to one weight from zero in plain Python; None: without a holder."""
     beta1, beta2, tau = 0.9, 0.99, 1e-3
     w, m, v = 0.0, 0.0, tau**2
     for change in changes:
@@ -133,7 +133,7 @@ def test_no_momentum_at_full_length_is_plain_bit_for_bit(seed: int, dtype: torch
     assert bits(new) == bits(merged) == bits(Plain().step({"w": old}, {"w": merged}, {}, {})[0])
     if dtype is torch.float32:
         naive = (old.double() + (merged.double() - old.double())).to(dtype)
-        assert bits(naive) != bits(merged)  # why it needs care
+        assert bits(naive) != bits(merged)  # plain float64 arithmetic is not exact
 
 
 def small(**sections: Any) -> Setup:
@@ -141,7 +141,7 @@ def small(**sections: Any) -> Setup:
 
 
 def rounds(setup: Setup, count: int) -> list[State]:
-    """The states after 0, 1, ... rounds."""
+    """Return the states after 0, 1, ... rounds."""
     states = [initial_state(setup)]
     for _ in range(count):
         states.append(step_of(setup, states[-1])[0])
@@ -157,7 +157,7 @@ def test_rounds_without_momentum_are_rounds_of_plain(rule: str) -> None:
     moving = rounds(small(**common, server={"name": "momentum"}), 2)
     for expected, state in zip(plain, still, strict=True):
         assert bits(dict(state.tensors)) == bits(dict(expected.tensors))
-    assert bits(dict(moving[1].tensors)) == bits(dict(plain[1].tensors))  # from no speed
+    assert bits(dict(moving[1].tensors)) == bits(dict(plain[1].tensors))  # from zero momentum
     assert bits(dict(moving[2].tensors)) != bits(dict(plain[2].tensors))
 
 
@@ -174,12 +174,12 @@ def test_a_round_takes_the_step_from_the_merged_change_of_its_rule(name: str, ru
         v = torch.full_like(square, 1e-6)
         v += 0.01 * (square - v if name == "adam" else square * torch.sign(square - v))
         expected = w.double() + 0.003 * 0.1 * delta / (v.sqrt() + 1e-3)
-        # float32 rounds w, and v = tau^2 when it is kept
+        # float32 rounds w, and v = tau^2 when v is stored
         torch.testing.assert_close(state.tensors[n].double(), expected, rtol=2e-7, atol=1e-9)
 
 
 def covered(setup: Setup, round_: int) -> dict[str, Tensor]:
-    """What the clients of a round hold, found from their cuts alone."""
+    """Return the held weights of a round from the cuts alone."""
     whole = initial_state(setup).tensors
     accumulator = Accumulator(whole, setup.rule)
     for assignment in plan(setup, round_):
@@ -217,7 +217,7 @@ def test_what_nobody_held_keeps_its_bits_and_its_moments(
                 waiting += int((was[~held] != 0).sum())
                 fading += int((was[held] != now[held]).sum())
         before = state
-    assert name == "plain" or (waiting and fading)  # there were such weights
+    assert name == "plain" or (waiting and fading)  # such weights exist
 
 
 def test_buffers_take_their_merged_values() -> None:

@@ -1,4 +1,4 @@
-"""The commands of the application, and runs to try them on."""
+"""The commands of the application, and runs for tests of commands."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from submodel.cli.common import command_line
 
 
 def all_commands() -> dict[str, Any]:
-    """Every command by what is typed for it."""
+    """Return every command by its command line."""
     return dict(_commands(typer.main.get_command(command_line), ""))
 
 

@@ -1,4 +1,4 @@
-"""The commands as a user meets them: what they print, what they refuse, how they exit."""
+"""The commands for users: output, refused options and exit codes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ LIGHT = {
 
 @pytest.mark.parametrize("case", LIGHT)
 def test_what_needs_no_pytorch_does_not_load_it(case: str, tmp_path: Path) -> None:
-    """It takes seconds, and on a device hundreds of megabytes that its sub-model should have."""
+    """Loading PyTorch takes seconds, and on a device hundreds of megabytes of memory."""
     arguments, status, said = LIGHT[case]
     code = "import sys; sys.modules['torch'] = None; from submodel.cli import main; main()"
     command = [sys.executable, "-c", code, *arguments]

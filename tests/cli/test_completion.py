@@ -1,4 +1,4 @@
-"""What a shell is offered: names, keys, values and runs, without loading PyTorch."""
+"""Shell completion: names, keys, values and runs, without loading PyTorch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CODE = (
 
 
 def _run(instruction: str, cwd: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command, as a shell calls it."""
+    """Run the command like a shell."""
     from submodel.cli import main
 
     monkeypatch.setenv("_SUBMODEL_COMPLETE", instruction)
@@ -76,7 +76,7 @@ def test_bash_is_offered_what_can_follow(
 
 
 def test_neither_pytorch_nor_what_else_is_large_is_loaded(tmp_path: Path) -> None:
-    """It is asked at every tab: 0.2 seconds of processor time on a slow machine."""
+    """It runs at every tab: 0.2 seconds of processor time on a slow machine."""
     variables = {"COMP_WORDS": "submodel\ntrain\n--set\nscheme.na", "COMP_CWORD": "3"}
     result = subprocess.run(
         [sys.executable, "-X", "importtime", "-c", CODE],

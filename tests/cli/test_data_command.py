@@ -1,4 +1,4 @@
-"""The command data, and what a device's --data, --part and --set become before anything starts."""
+"""The command data, and the checks of a device's --data, --part and --set before it starts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The help lists all commands, and each command has examples that it understands."""
+"""The help lists all commands, and each command accepts its examples."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ EXAMPLES = [
 
 @pytest.mark.parametrize(("name", "example"), EXAMPLES, ids=[example for _, example in EXAMPLES])
 def test_examples_are_understood(name: str, example: str) -> None:
-    """Options, kinds of values and files are; what they do is the matter of other tests."""
+    """Options, value types and files exist; other tests run the commands."""
     program, *words = shlex.split(example.split(" | ")[0].split(" > ")[0])
     assert program == "submodel"
     assert words[: len(name.split())] == name.split()
@@ -94,4 +94,4 @@ def test_panels_hold_every_command_once() -> None:
     shown = [command for command in group.commands.values() if not command.hidden]
     panels = [getattr(command, "rich_help_panel", None) for command in shown]
     assert all(isinstance(panel, str) for panel in panels)
-    assert panels == sorted(panels, key=panels.index)  # those of a panel stand together
+    assert panels == sorted(panels, key=panels.index)  # the commands of a panel are contiguous

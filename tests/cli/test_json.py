@@ -1,4 +1,4 @@
-"""Every command with a result has --json: one object on the output, with the keys of its help."""
+"""Every command with a result has --json, which prints one object with the keys of its help."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ ELSEWHERE = {"serve": "tests/federation/flower/test_serving.py has devices for i
 
 @pytest.fixture(scope="module")
 def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A finished run, one of text, and a federation."""
+    """Make a finished run, a run on text, and a federation."""
     from submodel.federation.flower import credentials
 
     base = tmp_path_factory.mktemp("places")

@@ -127,7 +127,7 @@ def test_the_least_difference_that_counts_is_where_p_is_the_level() -> None:
 
 @pytest.mark.parametrize("seeds", [1, 2, 3, 5])
 def test_a_claim_and_a_way_get_the_same_verdict_on_the_same_numbers(seeds: int) -> None:
-    """Also where all seeds agree by more than their spread, but chance might have done it."""
+    """This includes seeds that all agree by more than their spread, but possibly by chance."""
     static, rolling = EXPERIMENTS["heterofl"].arms(Scale.SMOKE)
     contrast = PaperContrast(
         "one beats the other", "rolling-small", "static-small", settings=("high",)

@@ -1,4 +1,4 @@
-"""Files that earlier versions wrote, one folder for each version, and what they must be read as.
+"""Files of earlier versions, one folder for each version, with the expected values after reading.
 
-A folder is never changed: `python -m tests.compatibility.write VERSION` makes a new one beside it.
+A folder is never changed: `python -m tests.compatibility.write VERSION` adds a new one.
 """

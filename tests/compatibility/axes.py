@@ -1,4 +1,4 @@
-"""Saved axes of nets: each file cuts its net, made again from the code below, as it did before."""
+"""Saved axes of nets: each file cuts its net, rebuilt from the code below, like before."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TOKENS = ModelContext((6,), 20, 20, "language")
 
 
 class Shifted(nn.Module):
-    """Numbers that the code computes: products, quotients, differences, rests; and a comparison."""
+    """Computed numbers in code: products, quotients, differences, remainders, a comparison."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ def _declared(net: nn.Module, _: Any) -> Axes:
 
 
 def _repeated() -> nn.Module:
-    """Every hidden unit has two places in the next layer."""
+    """Map every hidden unit to two positions in the next layer."""
     return nn.Sequential(nn.Linear(6, 8), _Twice(), nn.Linear(16, 3))
 
 
@@ -153,7 +153,7 @@ EVERY_FORM: dict[str, Any] = {
     "lines": {"w[2]": "net.py:11"},
     "notes": ["a note"],
 }
-"""Each kind of object that the file may hold, with all of its keys."""
+"""Each type of object in the file, with all its keys."""
 
 
 def write_axes(folder: Path) -> None:
@@ -164,7 +164,7 @@ def write_axes(folder: Path) -> None:
 
 
 def read_axes(folder: Path) -> Observation:
-    """What each file cuts its net to, and whether it is written again as it was."""
+    """Return the cuts of each file, and whether it is rewritten unchanged."""
     found: Observation = {}
     for file in sorted(folder.glob("*.json")):
         axes = from_json(file.read_text())

@@ -1,4 +1,4 @@
-"""A fixture: how its files are written, and what reading them must give."""
+"""A fixture: writing its files, and the expected values after reading them."""
 
 from __future__ import annotations
 
@@ -27,13 +27,7 @@ Way = Literal["read", "compute"]
 
 @dataclass(frozen=True)
 class Case:
-    """Files of one kind.
-
-    Args:
-        write: fills an empty folder with them.
-        read: reads a copy of that folder, which it may change, and returns plain values.
-        compute: the same where values come from training: it needs portable numbers.
-    """
+    """A kind of fixture: functions that write files, read them, and compute from them portably."""
 
     name: str
     write: Callable[[Path], None]
@@ -41,28 +35,28 @@ class Case:
     compute: Callable[[Path], Observation] | None = None
 
     def folder(self, version: str) -> Path:
-        """Where its files and what was recorded are."""
+        """Return the folder of a case's files and recorded values."""
         return HOME / version / self.name
 
     def observed(self, version: str, way: Way, place: Path) -> Observation:
-        """What a copy of a version's files comes to; ``place`` is made."""
+        """Return the values of a copy of a version's files; ``place`` is created."""
         observe = self.read if way == "read" else self.compute
         assert observe is not None
         shutil.copytree(self.folder(version) / "files", place)
-        for key in place.rglob("*.key"):  # git keeps no such modes
+        for key in place.rglob("*.key"):  # git does not store such modes
             key.chmod(0o600)
         found: Observation = json.loads(json.dumps(without_places(observe(place), place)))
         return found
 
     def expected(self, version: str, way: Way) -> Observation:
-        """What was recorded when they were written."""
+        """Return the recorded values."""
         file = self.folder(version) / f"{way}.json"
         found: Observation = json.loads(file.read_text("utf-8"))
         return found
 
 
 def differences(expected: Any, found: Any, where: str = "") -> list[str]:
-    """What is gone or changed; keys may be added."""
+    """List missing and changed values; keys may be added."""
     if isinstance(expected, dict) and isinstance(found, dict):
         gone = [f"{where}.{key}: gone" for key in expected if key not in found]
         both = [key for key in expected if key in found]
@@ -79,7 +73,7 @@ def differences(expected: Any, found: Any, where: str = "") -> list[str]:
 
 
 def without_places(value: Any, place: Path) -> Any:
-    """Plain values without the folder in which they were found."""
+    """Remove the folder from plain values."""
     if isinstance(value, Mapping):
         return {str(key): without_places(item, place) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -93,20 +87,20 @@ _TIMES = frozenset({"seconds", "changed", "took", "core_seconds", "seconds_left"
 
 
 def without_times(value: Any) -> Any:
-    """Plain values without those that another machine would have others of."""
+    """Remove machine-dependent values."""
     if isinstance(value, Mapping):
         return {key: without_times(item) for key, item in value.items() if key not in _TIMES}
     return [without_times(item) for item in value] if isinstance(value, list) else value
 
 
 def told(*words: str | Path, cwd: Path) -> str:
-    """What the command `submodel` prints, run in this process from a folder."""
+    """Return the output of the command `submodel`, run in this process from a folder."""
     out, errors = io.StringIO(), io.StringIO()
     with (
         contextlib.chdir(cwd),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(errors),
-        mock.patch("signal.signal"),  # ours stay as they are
+        mock.patch("signal.signal"),  # restore ours afterwards
         mock.patch.object(sys, "argv", ["submodel", *map(str, words)]),
         mock.patch.dict(os.environ, {"SUBMODEL_DATA": str(cwd / "cache")}),
     ):
@@ -119,19 +113,18 @@ def told(*words: str | Path, cwd: Path) -> str:
 
 
 def told_json(*words: str | Path, cwd: Path) -> Any:
-    """The object that the command prints with ``--json``."""
+    """Return the object that the command prints with ``--json``."""
     return json.loads(told(*words, "--json", cwd=cwd))
 
 
 def sha256(data: bytes) -> str:
-    """The hash of a file's bytes."""
     return hashlib.sha256(data).hexdigest()
 
 
 def page_parts(file: Path) -> dict[str, str]:
-    """A hash for each part of what a page shows, by its name; floats count to nine digits.
+    """Return a hash for each part of a page by name, with floats to nine digits.
 
-    What draws the parts, and the versions of packages, do not count.
+    Drawing code and versions of packages do not count.
     """
     found = re.search(r'id="page-data">(.*?)</script>', file.read_text("utf-8"), re.DOTALL)
     assert found is not None
@@ -141,7 +134,7 @@ def page_parts(file: Path) -> dict[str, str]:
 
 
 def _parts(name: str, value: Any, depth: int) -> Iterator[tuple[str, str]]:
-    """What stands under each key, of all objects in a list together: a key may be added."""
+    """Collect the values under each key of all objects in a list, so that keys may be added."""
     items = value if isinstance(value, list) else [value]
     if depth and items and all(isinstance(item, dict) for item in items):
         for key in dict.fromkeys(key for item in items for key in item):
@@ -152,7 +145,7 @@ def _parts(name: str, value: Any, depth: int) -> Iterator[tuple[str, str]]:
 
 
 def digest(value: Any) -> str:
-    """A short hash of plain values, whose floats count to nine digits."""
+    """Return a short hash of plain values with floats to nine digits."""
     return sha256(json.dumps(_rounded(value), sort_keys=True).encode())[:16]
 
 

@@ -1,4 +1,4 @@
-"""All fixtures, and those that need portable numbers as a program: its output is JSON."""
+"""All fixtures; as a program, print those that need portable numbers as JSON."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CASES = {
 
 
 def main(version: str) -> None:
-    """Print what every computing case of a version comes to."""
+    """Print the values of every computing case of a version."""
     found = {}
     with TemporaryDirectory() as place:
         for name, case in CASES.items():

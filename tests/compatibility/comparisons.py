@@ -1,4 +1,4 @@
-"""Comparisons: finished, and stopped between two of their runs; and the records in results/."""
+"""Comparisons: finished, stopped between two runs, and the records in results/."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def write_comparison(folder: Path) -> None:
 
 
 def read_comparison(folder: Path) -> Observation:
-    """What its records say, with the folders of its runs and without."""
+    """Read the records, with the folders of the runs and without."""
     told("report", "comparison", "--out", "whole.html", cwd=folder)
     told("plot", "comparison", "comparison", "--out", "figure.svg", cwd=folder)
     listed = told_json("runs", "comparison", cwd=folder)
@@ -57,7 +57,7 @@ def read_comparison(folder: Path) -> Observation:
 
 
 def compute_comparison(folder: Path) -> Observation:
-    """The same command goes on: one run is not there yet, and there is a seed more."""
+    """Resume by the same command, with one missing run and one more seed."""
     stopped = folder / "comparison"
     shutil.rmtree(stopped / "records")
     shutil.rmtree(next(stopped.glob("runs/rolling*/seed-1")))
@@ -78,14 +78,14 @@ def _hashes(comparison: Path) -> dict[str, str]:
 
 
 def write_results(folder: Path) -> None:
-    """The records in results/, which later versions may add to, are read from there."""
+    """Write nothing: the records in results/ are read there, and later versions may add to them."""
     (folder / "README.md").write_text("The records are those of results/ in the repository.\n")
 
 
 def read_results(folder: Path) -> Observation:
-    """The page of each folder of records, with its tables, and what `compare` prints of it.
+    """Read each folder of records as a page with tables and as output of `compare`.
 
-    tests/test_results_page.py and tests/test_fit_page.py hold what follows from the others.
+    tests/test_results_page.py and tests/test_fit_page.py check the other consequences.
     """
     pages, tables = {}, {}
     for records in ("compare-bytes", "compare-rounds", "converged", "small"):

@@ -1,4 +1,4 @@
-"""Messages between a server and its devices, of every kind and in every form; and a federation."""
+"""Messages between a server and its devices, of every kind and in every form, and a federation."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ NODES = (2**63 + 5, 2**63 + 22)
 
 
 def write_messages(folder: Path) -> None:
-    """What one device was asked in a round, and what it answered."""
+    """Write the messages of a device in a round."""
     (folder / CORPUS).write_text("the cat sat on the mat and the dog ran to it\n" * 12)
     rows = [
         f"{n % 7},{'red' if n % 3 else 'blue'},{'tree' if n % 2 else 'bush'}" for n in range(60)
@@ -110,7 +110,7 @@ def write_messages(folder: Path) -> None:
 
 
 def _exchange(sections: Sections) -> dict[str, tuple[bytes, bytes]]:
-    """The messages of a first round and an evaluation with one of two devices, by kind."""
+    """Return the messages of a first round and an evaluation with one of two devices, by kind."""
     config = parse(sections)
     channel = Neighbours({node: DeviceOptions(OwnData(part=part), name=f"device {part}")
                        for part, node in enumerate(NODES)})  # fmt: skip
@@ -141,7 +141,7 @@ def _at(folder: Path) -> Any:
 
 
 def read_messages(folder: Path) -> Observation:
-    """The content of every message, and whether what was read is sent as the same bytes."""
+    """Read every message, and check that it is sent again as the same bytes."""
     with _at(folder):
         found = {form: _read_form(folder / form) for form in FORMS}
     for name in ("base", "problem"):
@@ -162,7 +162,7 @@ def _read_form(form: Path) -> Observation:
     }
     if facts.encoding:
         keep_encoding(report.head, facts.encoding)
-        later = receive_encoding({}, facts.encoding)  # as it was kept on the disk
+        later = receive_encoding({}, facts.encoding)  # in its form on disk
         found["encoding"] = {"tokens": later.tokens, "table": later.table and asdict(later.table)}
     device = Device(report.head, DeviceOptions(OwnData(part=0)))
     answer = Message.from_bytes((form / "report.answer").read_bytes())
@@ -198,7 +198,7 @@ def _read_form(form: Path) -> Observation:
 
 
 def _content(file: Path) -> Observation:
-    """What `Message` alone reads; every head has the run_head, which is told once."""
+    """Return the content for `Message`, with the run_head of all heads once."""
     message = Message.from_bytes(file.read_bytes())
     again = Message(_said(message), message.tensors).to_bytes()
     head = {k: v for k, v in message.head.items() if k not in _BRIEFING}
@@ -213,14 +213,14 @@ def _said(message: Message) -> dict[str, Any]:
 
 
 def _lost(then: Message, now: Message) -> list[str]:
-    """What of a message is gone or changed where its content is sent by today's code."""
+    """List missing and changed values of a message after sending it again."""
     head = {k: v for k, v in _said(then).items() if k not in _BRIEFING}
     today = json.loads(json.dumps(now.head))
     return differences(head, today) + differences(_plain(then.tensors), _plain(now.tensors))
 
 
 def _plain(tensors: Mapping[str, Tensor]) -> Observation:
-    """The type, shape and hash of each tensor."""
+    """Return the type, shape and hash of each tensor."""
     return {name: _plain_tensor(tensors[name]) for name in sorted(tensors)}
 
 
@@ -241,7 +241,7 @@ def _plain_task(task: Task) -> Observation:
 
 
 def compute_messages(folder: Path) -> Observation:
-    """What a device answers today to questions of then."""
+    """Return the answers of a device to recorded messages."""
     found: Observation = {}
     with _at(folder):
         for form in FORMS:
@@ -257,7 +257,7 @@ def compute_messages(folder: Path) -> Observation:
 
 
 def _serve(folder: Path, silent_after: int | None = None) -> None:
-    """The server's app, with devices that are in this process; from some round on, they hang."""
+    """Run the server app with devices in this process, which hang from some round on."""
     channel = Neighbours({node: DeviceOptions(OwnData(part=part), name=f"device {part}")
                        for part, node in enumerate(NODES)})  # fmt: skip
     honest = channel.honest
@@ -275,7 +275,7 @@ def _serve(folder: Path, silent_after: int | None = None) -> None:
 
 
 def write_served(folder: Path) -> None:
-    """A run over devices whose server gave up after two of four rounds."""
+    """Write a run over devices whose server gave up after two of four rounds."""
     config = {
         **SMALL,
         "name": "served",
@@ -291,10 +291,10 @@ def write_served(folder: Path) -> None:
 
 
 def read_served(folder: Path) -> Observation:
-    """What is told of it and its devices."""
+    """Read the run and its devices."""
     told("report", "run", cwd=folder)
     watched = without_times(told_json("watch", "run", cwd=folder))
-    watched.pop("reason")  # in words, with the time
+    watched.pop("reason")  # text with the time
     listed = without_times(told_json("runs", ".", cwd=folder))
     return {
         "show": told_json("show", "run", cwd=folder),
@@ -307,7 +307,7 @@ def read_served(folder: Path) -> Observation:
 
 
 def compute_served(folder: Path) -> Observation:
-    """The same devices come back, and the run goes on to its end."""
+    """Resume the run to its end with the same devices."""
     _serve(folder)
     found: Observation = json.loads((folder / "run/summary.json").read_text())
     return {
@@ -318,11 +318,11 @@ def compute_served(folder: Path) -> Observation:
 
 def write_federation(folder: Path) -> None:
     create(folder / "federation", ["127.0.0.1", "server.example"], ["phone", "watch"])
-    (folder / "federation/.gitignore").unlink()  # the keys of this one are nobody's secret
+    (folder / "federation/.gitignore").unlink()  # these keys are public
 
 
 def read_federation(folder: Path) -> Observation:
-    """Who is in it, by which keys; a device has a copy of its own folder."""
+    """Read the devices and keys; a device has a copy of its own folder."""
     federation = load_federation(folder / "federation")
     federation.check("127.0.0.1", datetime.fromisoformat("2026-12-01").astimezone(UTC))
     device = load_device(folder / "federation/devices/phone")

@@ -1,4 +1,4 @@
-"""Runs: half done and finished, with everything that commands add to their folders."""
+"""Runs: unfinished and finished, with all files that commands add to their folders."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ FINISHED: Sections = {
 
 
 def train(folder: Path, config: Sections, until: int, stop: Callable[[], None]) -> None:
-    """Train in ``folder / "run"`` from that folder; after a round, ``stop`` is called."""
+    """Train in ``folder / "run"`` from that folder; ``stop`` is called after a round."""
 
     def on_round(line: Mapping[str, Any]) -> None:
         if line["round"] == until:
@@ -88,12 +88,12 @@ def train(folder: Path, config: Sections, until: int, stop: Callable[[], None]) 
 
 
 def interrupt() -> None:
-    """What Ctrl-C comes to."""
+    """Interrupt the run like Ctrl-C."""
     raise KeyboardInterrupt
 
 
 def resumed(folder: Path, *words: str) -> Observation:
-    """What the run comes to when it goes on from the folder that it was moved to."""
+    """Resume the run in the folder that it was moved to, and return its result."""
     run = folder / "run"
     end = told_json("resume", "run", *words, cwd=folder)
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
@@ -105,7 +105,7 @@ def resumed(folder: Path, *words: str) -> Observation:
 
 
 def read_unfinished(folder: Path) -> Observation:
-    """What is told of a run that is not finished; who held what, the seed may not tell."""
+    """Read an unfinished run; its seed may not determine the holders."""
     told("report", "run", cwd=folder)
     return {
         "show": told_json("show", "run", cwd=folder),
@@ -118,7 +118,7 @@ def write_stopped(folder: Path) -> None:
 
 
 def write_killed(folder: Path) -> None:
-    """The process is gone after round 3, of which a half line is left; round 2 was saved."""
+    """Write a run killed after round 3, with a partial line; round 2 was saved."""
     draw = random.Random(0)
     file = folder / TABLE
     file.parent.mkdir()
@@ -147,7 +147,7 @@ def write_text(folder: Path) -> None:
 
 
 def compute_text(folder: Path) -> Observation:
-    """The text has moved beside its run, and is gone when the model writes."""
+    """Compute with a text that was moved beside its run, and removed before generation."""
     shutil.copytree(folder / CORPUS, folder / "moved")
     shutil.rmtree(folder / CORPUS)
     told("resume", "run", "--set", "data.name=text:moved", cwd=folder)
@@ -163,7 +163,7 @@ def compute_text(folder: Path) -> Observation:
 
 
 def write_finished(folder: Path) -> None:
-    """A line of its metrics was damaged on the way; commands have added to its folder."""
+    """Write a finished run with a damaged line of metrics and files of commands."""
     train(folder, FINISHED, 2, interrupt)
     metrics = folder / "run/metrics.jsonl"
     lines = metrics.read_text().splitlines(keepends=True)
@@ -175,12 +175,12 @@ def write_finished(folder: Path) -> None:
 
 
 def read_finished(folder: Path) -> Observation:
-    """What is read of it."""
+    """Read a finished run."""
     told("report", "run", cwd=folder)
     plots = {}
     for name in ("accuracy", "coverage", "capacities", "phases", "partition", "traffic"):
         told("plot", name, "run", "--out", f"{name}.svg", cwd=folder)
-        # the texts of an SVG of matplotlib are in its comments
+        # matplotlib writes the texts of an SVG in comments
         plots[name] = re.findall(r"<!-- (.*?) -->", (folder / f"{name}.svg").read_text())
     return {
         "show": told_json("show", "run", cwd=folder),
@@ -194,7 +194,7 @@ def read_finished(folder: Path) -> Observation:
 
 
 def compute_finished(folder: Path) -> Observation:
-    """What is computed from it: exports, scores, and more rounds."""
+    """Compute exports, scores, and further rounds."""
     run = submodel.open(folder / "run")
     python = {
         "repr": repr(run),
@@ -228,7 +228,7 @@ def compute_finished(folder: Path) -> Observation:
 
 
 def compute_without_data(folder: Path) -> Observation:
-    """Exports where the data is not: from what the run's folder keeps of it."""
+    """Compute exports without the data, from the run's folder."""
     file = folder / "run/config.toml"
     text = file.read_text()
     assert text.count('name = "digits"') == 1

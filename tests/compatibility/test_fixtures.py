@@ -1,4 +1,4 @@
-"""What earlier versions wrote is read, gone on with and told as it was recorded then."""
+"""Files of earlier versions are read, resumed and reported as recorded then."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_what_is_computed_from_files_has_the_same_bits(version: str) -> None:
 
 
 NEVER_READ = {"report.html", "superlink.log"}
-"""A page, of 600 kB, and what Flower says: written for people."""
+"""Files for people, which are not compared: a page of 600 kB, and Flower's output."""
 
 
 def test_every_file_of_a_run_is_in_a_fixture() -> None:

@@ -1,7 +1,7 @@
-"""Write the fixtures of today's code: `python -m tests.compatibility.write VERSION [CASE...]`.
+"""Write the fixtures of the current code: `python -m tests.compatibility.write VERSION [CASE...]`.
 
-A version's folder is written once, before what it holds changes. Without a reason that users agree
-with (a file that nobody can have), no fixture is written anew.
+A version's folder is written once, before the code changes. Without a reason that users agree with
+(a file that cannot exist), no fixture is rewritten.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from tests.support.portable import machine, run_portably
 
 
 def main(version: str, *names: str) -> None:
-    """Write files, and what they are read as; what is computed from them has portable numbers."""
+    """Write files and expected values; computed values have portable numbers."""
     for name in names or CASES:
         folder = CASES[name].folder(version)
         if folder.exists():
             sys.exit(f"{folder} exists already")
-        with TemporaryDirectory() as place:  # not below the tests: nothing of it may be found there
+        # outside the tests, so that none of their files are found
+        with TemporaryDirectory() as place:
             files = Path(place).resolve() / "files"
             files.mkdir()
             CASES[name].write(files)
@@ -43,7 +44,7 @@ def main(version: str, *names: str) -> None:
 
 
 def _record(file: Path, found: Observation) -> None:
-    """One line for each entry of the first two levels, so that a difference is seen."""
+    """Write one line for each entry of the first two levels, so that differences are visible."""
 
     def text(value: Any, depth: int) -> str:
         if depth and isinstance(value, dict) and value:

@@ -1,4 +1,4 @@
-"""Classes, functions and objects in the place of names: what a run does, records and refuses."""
+"""Classes, functions and objects instead of names: behaviour, records and refusals of a run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ BASE: dict[str, Any] = {
 
 
 class Prefix:
-    """What `static` holds, in a class that has nothing but `select`."""
+    """The cut of `static` in a class that only has `select`."""
 
     def select(self, axis: str, size: int, capacity: float, draw: Draw) -> Mask:
         mask: Mask = np.arange(size) < np.ceil(capacity * size)
@@ -40,7 +40,7 @@ class Prefix:
 
 
 class Counts(submodel.Callback):
-    """A callback as users write them: its arguments are its own."""
+    """A callback in the form that users write, with its own arguments."""
 
     made: list[Counts] = []  # noqa: RUF012
 
@@ -64,7 +64,7 @@ def bits(result: submodel.Result) -> dict[str, bytes]:
 
 @dataclass(frozen=True)
 class Flat:
-    """A schedule; no path leads to an object of it."""
+    """A schedule without an import path."""
 
     value: float = 1.0
 

@@ -1,4 +1,4 @@
-"""An outsider's component of every kind, in a file of its own: from Python, and by the command."""
+"""An outside component of every type in its own file, in Python and by the command."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from submodel.tasks.builtin_tasks import METRICS
 from tests.support.commands import Command
 
 OUTSIDE = Path(__file__).parent / "outside"
-LR = 1 / 64  # a power of two: its multiples have no rounding of their own
+LR = 1 / 64  # a power of two, whose multiples are exact
 ROUNDS = 2
 BASE: dict[str, Any] = {
     "model": {"name": "mlp", "width": 8},
@@ -47,7 +47,7 @@ BASE: dict[str, Any] = {
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working folder with the outsiders' files, which nothing else finds."""
+    """Make a working folder with the outside files, which are not importable otherwise."""
     for file in OUTSIDE.glob("*.py"):
         shutil.copy(file, tmp_path)
         monkeypatch.delitem(sys.modules, file.stem, raising=False)
@@ -59,7 +59,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def laid_over(base: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
-    """A configuration with changes; a section that names another engine or model begins anew."""
+    """Merge changes into a configuration; a section with another engine or model starts anew."""
     merged = {**base, **change}
     for name in base.keys() & change.keys() - {"model", "engine"}:
         section = {**base[name], **change[name]}
@@ -69,7 +69,7 @@ def laid_over(base: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass
 class Trained:
-    """A run from Python, with every state that it went through."""
+    """A run in Python with all its states."""
 
     training: Training
     states: list[State] = field(default_factory=list)
@@ -84,7 +84,7 @@ class Trained:
 
 
 class States(library.Callback):
-    """Keeps all states."""
+    """Record all states."""
 
     def __init__(self) -> None:
         self.seen: list[State] = []
@@ -97,7 +97,7 @@ RUN = Path("python")
 
 
 def from_python(change: dict[str, Any]) -> Trained:
-    """Train; a folder, `RUN`, is made where there are trackers to write into it."""
+    """Train; a folder `RUN` is made if trackers need it."""
     config = parse(laid_over(BASE, change))
     training, states, folder = Training(config, prepare(config)), States(), None
     if config.train.trackers:
@@ -109,14 +109,16 @@ def from_python(change: dict[str, Any]) -> Trained:
 
 @dataclass(frozen=True)
 class Case:
-    """What names an outsider's component, and what is true of a run that has it."""
+    """Settings that name an outside component, and a check of a run with it."""
 
     change: dict[str, Any]
     special: Callable[[Trained], None]
 
 
 def _scheme(run: Trained) -> None:
-    """All clients hold the last four of eight units but one: the others keep their bits."""
+    """Check that all clients but one hold the last four of eight units, so the others keep their
+    bits.
+    """
     first, *_, last = run.tensors("1.weight")
     held = torch.tensor([False, False, False, True, True, True, True, False])
     assert torch.equal(first[~held], last[~held])
@@ -149,7 +151,7 @@ def _partition(run: Trained) -> None:
 
 
 def _loss(run: Trained) -> None:
-    """Twice the loss is twice the learning rate, to the bit: doubling does not round."""
+    """Check that twice the loss equals twice the learning rate; doubling does not round."""
     plain = from_python({"local": {"lr": 2 * LR, "momentum": 0.0}})
     assert plain.sha256 == run.sha256
     for line, other in zip(run.history, plain.history, strict=True):
@@ -157,7 +159,7 @@ def _loss(run: Trained) -> None:
 
 
 def _task(run: Trained) -> None:
-    """Its loss is trained, its metric told and the headline."""
+    """Check that the loss is trained, and the metric is reported as headline."""
     plain = from_python({"local": {"lr": 2 * LR, "momentum": 0.0}})
     assert plain.sha256 == run.sha256
     assert run.history[-1]["test_good"] == plain.history[-1]["test_accuracy"]
@@ -166,7 +168,7 @@ def _task(run: Trained) -> None:
 
 
 def _signs(run: Trained) -> None:
-    """Every weight moves by exactly lr a step, or has no gradient and stays."""
+    """Check that every weight moves by exactly lr per step, or has no gradient and stays."""
     for before, after in zip(run.states, run.states[1:], strict=False):
         for name, old in before.tensors.items():
             new = after.tensors[name]
@@ -180,7 +182,7 @@ def _schedule(run: Trained) -> None:
 
 
 def _halves(run: Trained) -> None:
-    """One client a round: its change, exactly halved."""
+    """Check that with one client per round, the change is exactly halved."""
     change = {"clients": {"per_round": 1}, "train": {"rounds": 1}}
     selective = from_python(change).states
     for name, start in selective[0].tensors.items():
@@ -195,7 +197,7 @@ def _projection(run: Trained) -> None:
 
 
 def _server(run: Trained) -> None:
-    """The whole way in the first round, a quarter of it in the second; remembered in between."""
+    """Check the steps: whole in the first round, a quarter in the second, with memory."""
     assert [float(state.memory["server/share"]) for state in run.states] == [1, 0.25, 0.0625]
     plain = from_python({}).states
     for name, start in plain[1].tensors.items():
@@ -205,14 +207,14 @@ def _server(run: Trained) -> None:
 
 
 def _engine(run: Trained) -> None:
-    """Any order gives the same model."""
+    """Check that any order gives the same model."""
     noted = [tuple(map(int, line.split())) for line in Path("notes.txt").read_text().splitlines()]
     assert [round_ for round_, _ in noted] == [0, 0, 1, 1]
     assert from_python({}).sha256 == run.sha256
 
 
 def _metric(run: Trained) -> None:
-    """It is told, and of clients the highest are the worst."""
+    """Check that the metric is reported, with the highest values as the worst clients."""
     line = run.history[-1]
     assert line["test_misses"] == pytest.approx(1 - line["test_accuracy"])
     clients = line["client_misses"]
@@ -222,7 +224,7 @@ def _metric(run: Trained) -> None:
 
 
 def _augmentation(run: Trained) -> None:
-    """Something else is learned, and the same if it is done again."""
+    """Check that training differs from the plain one, and is repeatable."""
     assert run.sha256 != from_python({}).sha256
     assert run.sha256 == from_python({"data": {"augment": [AUGMENTATION]}}).sha256
 
@@ -387,7 +389,7 @@ def path_of(kind: Registry[Any]) -> str:
 
 @pytest.fixture
 def installed(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A package that offers them all, as an installer leaves it."""
+    """Make a package with entry points for all components, like an installer."""
     info = here / "outside-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Name: outside\nVersion: 1.0\n")
@@ -415,7 +417,7 @@ def test_each_is_found_by_the_name_that_its_package_offers() -> None:
         given = dict(CASES[kind.noun].change[section])
         given[key] = ["outside"] if kind is TRACKERS else "outside"
         change[section] = laid_over(change.get(section, {}), given)
-    del change["data"]["options"], change["data"]["partition"]  # both would take the options
+    del change["data"]["options"], change["data"]["partition"]  # both have options
     del change["task"]["options"]
     run = from_python(change)
     assert len(run.history) == ROUNDS
@@ -423,7 +425,7 @@ def test_each_is_found_by_the_name_that_its_package_offers() -> None:
 
 
 def started(kind: Registry[Any], name: str, **keys: Any) -> ConfigError:
-    """What is said of a component by everything that happens before the first round."""
+    """Collect all messages about a component before the first round."""
     section, _, key = kind.key.partition(".")
     value = [name] if kind is TRACKERS else name
     with pytest.raises(ConfigError) as caught:
@@ -494,7 +496,7 @@ CONTEXTS = {
     "engine.name": "EngineContext",
     "train.trackers": "TrackerContext",
 }
-"""What components of each kind are told; a scheme is asked itself, when it is made."""
+"""Arguments of components by type; schemes are checked when they are made."""
 
 
 @pytest.mark.parametrize("name", ["picky:Picky", "picky:Heir"])
@@ -558,13 +560,13 @@ def test_one_that_says_it_wrongly_is_told_how(kind: str, name: str, reason: str)
 
 @pytest.mark.slow
 def test_files_of_the_working_folder_stand_in_for_no_package(here: Path) -> None:
-    """A user's files may be called like packages, also in the processes of a run."""
+    """A user's files may have the names of packages, also in the processes of a run."""
     for name in ("sklearn", "matplotlib", "datasets", "typer"):
         (here / f"{name}.py").write_text('raise RuntimeError("not the package")\n')
     settings = ["scheme.name=a_scheme:Last", "scheme.spare=0", "train.rounds=1", "model.name=mlp"]
     words = ["train", *(f"--set={text}" for text in settings), "--out=run", "--processes=2"]
     code = "from submodel.cli import main; main()"
-    command = [sys.executable, "-P", "-c", code, *words]  # as the installed script has its path
+    command = [sys.executable, "-P", "-c", code, *words]  # the path of the installed script
     done = subprocess.run(command, cwd=here, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert (here / "run/curves.png").is_file()

@@ -1,4 +1,4 @@
-"""Comments that a user wrote: kept by `submodel config` and by a run that goes on with changes."""
+"""Comments of a user stay in `submodel config` and in resumed runs with changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a configuration means does not depend on how it is spelt, written or read."""
+"""The meaning of a configuration is independent of spelling, writing and reading."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_what_differs_is_named(first: Config, second: Config) -> None:
 
 
 class Linear:
-    """A schedule of somebody's, down to nought at the end of the run, or at a round of its own."""
+    """A user's schedule that falls to zero at the end of the run, or at a given round."""
 
     def __init__(self, end: int) -> None:
         self._end = end

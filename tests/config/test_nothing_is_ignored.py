@@ -1,4 +1,4 @@
-"""What is given is used or refused: a setting that would mean nothing is answered by a sentence."""
+"""Every setting is used or refused: a setting without effect gives an error."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SMALL = {"name": "mlp", "width": 8}
 
 
 def factory(width: int = 4) -> nn.Module:
-    """A model of the user's own, as a configuration names it."""
+    """Make a user's own model, named in a configuration."""
     return nn.Sequential(nn.Flatten(), nn.Linear(64, width), nn.ReLU(), nn.Linear(width, 10))
 
 

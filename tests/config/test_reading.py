@@ -1,4 +1,4 @@
-"""Reading configurations: mistakes by key, settings, and nothing of PyTorch loaded for it."""
+"""Reading configurations: errors by key, settings, and no import of PyTorch."""
 
 from __future__ import annotations
 
@@ -121,11 +121,10 @@ IMPORTS = {
 
 @pytest.mark.parametrize("what", IMPORTS)
 def test_importing_it_loads_no_torch(what: str) -> None:
-    """The import alone, by which every command begins.
+    """Only the import is tested, with which every command starts.
 
-    To read a configuration, even one of defaults, is to look at the ``Options`` of the components
-    that it names, which stand beside the code of the components: `submodel.model.zoo.images` and
-    others import PyTorch. So nothing is held of that here.
+    Reading a configuration, even the default one, needs the ``Options`` of its components, which
+    are beside their code, and `submodel.model.zoo.images` and others import PyTorch.
     """
     code = f"import {IMPORTS[what]}, sys; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

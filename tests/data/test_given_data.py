@@ -1,4 +1,4 @@
-"""Data as programs have it: arrays, data sets of Hugging Face in memory; and how it is shown."""
+"""Data from programs: arrays, and Hugging Face data sets in memory; and their representation."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def tensors(part: tuple[Any, Any]) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def hub(columns: dict[str, Any], **kinds: Any) -> Any:
-    """The first 40 rows for training, the others for testing."""
+    """Use the first 40 rows for training, the others for testing."""
     whole = datasets.Dataset.from_dict(columns)
     for name, kind in kinds.items():
         whole = whole.cast_column(name, kind)

@@ -1,4 +1,4 @@
-"""Held-out training examples: which they are, who trains on them, and where they are scored."""
+"""Held-out training examples: their choice, their exclusion from training, and their scores."""
 
 from __future__ import annotations
 

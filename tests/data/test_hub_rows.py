@@ -1,4 +1,4 @@
-"""Text and tables of the Hugging Face hub: the same as from a file, or refused with the reason."""
+"""Text and tables of the Hugging Face hub: like from a file, or refused with the reason."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROWS: list[dict[str, Any]] = [
 
 
 def saved(path: Path, rows: list[dict[str, Any]], test: list[dict[str, Any]] | None = None) -> Path:
-    """A dataset as ``datasets`` saves it; of one part only, unless there are rows for testing."""
+    """Save a dataset with ``datasets``, in one part unless there are rows for testing."""
     import datasets
 
     parts = {"train": datasets.Dataset.from_list(rows)}
@@ -82,7 +82,7 @@ def test_text_of_a_test_split_is_for_testing(tmp_path: Path) -> None:
 def test_two_datasets_of_one_name_are_not_taken_for_each_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Even where their tokens are kept on disk."""
+    """This holds even if their tokens are kept on disk."""
     monkeypatch.setattr("submodel.data.text.build.LARGE", 0)
     for number, rows in enumerate((ROWS, ROWS[::-1], ROWS)):
         path = saved(tmp_path / f"hub-{number}", rows)

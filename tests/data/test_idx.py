@@ -1,4 +1,4 @@
-"""MNIST and its kin: idx files, packed or not, in a folder or an archive."""
+"""MNIST and similar datasets: idx files, compressed or not, in a folder or an archive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Partitions, capacities and sampling: exact counts, and nothing that grows with the population."""
+"""Partitions, capacities and sampling: exact counts, independent of the population in memory."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LABELS = digits().train.y.numpy()
 def shared_out(
     clients: int, labels_per_client: int | None, examples: int | None, seed: int
 ) -> Partition:
-    """By labels, or iid, as a configuration asks for it."""
+    """Partition by labels or iid, like in a configuration."""
     partition = PARTITIONS.find("iid" if labels_per_client is None else "labels")
     keys: dict[str, Any] = {"examples_per_client": examples}
     if labels_per_client is not None:
@@ -139,7 +139,7 @@ def test_a_smaller_alpha_is_more_skewed() -> None:
 
 
 def test_dirichlet_shares_have_the_variance_of_the_distribution() -> None:
-    """Of Dir(alpha) over n clients a share has variance (1/n)(1 - 1/n) / (n alpha + 1)."""
+    """A share of Dir(alpha) over n clients has variance (1/n)(1 - 1/n) / (n alpha + 1)."""
     labels, clients, alpha = np.zeros(20_000, dtype=np.int64), 10, 0.5
     shares = np.array(
         [
@@ -149,7 +149,7 @@ def test_dirichlet_shares_have_the_variance_of_the_distribution() -> None:
     )
     wanted = (1 / clients) * (1 - 1 / clients) / (clients * alpha + 1)
     assert np.allclose(shares.sum(1), 1)
-    # 3,000 shares of a heavy-tailed law: the sample variance scatters by about 5 %
+    # 3,000 shares of a heavy-tailed law, whose sample variance has an error of about 5 %
     assert abs(shares.var() / wanted - 1) < 0.2
 
 

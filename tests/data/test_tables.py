@@ -1,4 +1,4 @@
-"""Tables: columns become numbers by the training part alone, rows are of whom their column says."""
+"""Tables: columns become numbers by the training part alone; a column gives the client of a row."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_column_names_the_clients(tmp_path: Path) -> None:
     assert data.owners.names == ("ann", "bob", "cy")
     prices = np.asarray(data.train.y)[data.owners.positions(1), 0] * 2
     assert set(prices % 3) == {1}
-    assert data.inputs == (3,)  # who has a row is not told to the model
+    assert data.inputs == (3,)  # the client of a row is no feature
 
 
 def test_a_target_of_numbers_is_standardised_and_can_be_told_in_its_own_unit(

@@ -1,1 +1,1 @@
-"""Readers under attack: files and messages that were right until something was done to them."""
+"""Attacks on readers with damaged files and messages."""

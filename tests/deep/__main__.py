@@ -1,4 +1,4 @@
-"""``python -m tests.deep NAME NUMBER`` repeats a case; ``NAME FIRST-LAST`` attacks with many."""
+"""``python -m tests.deep NAME NUMBER`` repeats a case; ``NAME FIRST-LAST`` runs many."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.deep.readers import READERS
 
 
 def main() -> None:
-    """Repeat one case, with its traceback, or run many and tell."""
+    """Repeat one case with its traceback, or run many and report."""
     name, numbers = sys.argv[1:]
     if "-" in numbers:
         first, last = map(int, numbers.split("-"))

@@ -1,4 +1,4 @@
-"""Reading case after case: only our own errors, quickly, in bounded memory."""
+"""Run case after case: readers may only raise our own errors, quickly and in bounded memory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _HANGS = 60  # seconds
 
 @dataclass
 class Outcome:
-    """What became of the cases of one reader."""
+    """Results of the cases of one reader."""
 
     name: str
     read: int = 0
@@ -53,7 +53,7 @@ def attack(name: str, numbers: range, most_wrong: int = 5) -> Outcome:
     with pytest.MonkeyPatch.context() as patch, a_folder() as folder:
         patch.setenv("SUBMODEL_DATA", str(folder))
         path = prepared(reader, folder)
-        path.write_bytes(reader.case(name, -1))  # what is made once is made before memory counts
+        path.write_bytes(reader.case(name, -1))  # create shared objects before memory is measured
         before = _peak(reset=True)
         started = time.process_time()
         for number in numbers:
@@ -74,14 +74,14 @@ def attack(name: str, numbers: range, most_wrong: int = 5) -> Outcome:
 
 @contextmanager
 def a_folder() -> Iterator[Path]:
-    """A folder for files, in memory where the system has such a place: writing takes the time."""
+    """Make a folder for files, in memory if possible, as writing dominates the time."""
     memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
         yield Path(folder)
 
 
 def prepared(reader: Reader, folder: Path) -> Path:
-    """Where a reader's file is to be put, with all that must be around it."""
+    """Prepare the place of a reader's file with all files around it."""
     reader.before(folder)
     path = folder / reader.file
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -89,7 +89,7 @@ def prepared(reader: Reader, folder: Path) -> Path:
 
 
 def _one(reader: Reader, path: Path, outcome: Outcome) -> str:
-    """Read one case; what is wrong with it, if anything."""
+    """Read one case, and return its problem, if any."""
     signal.signal(signal.SIGALRM, _hangs)
     signal.alarm(_HANGS)
     started = time.process_time()
@@ -116,13 +116,13 @@ def _hangs(*_: object) -> None:
 
 
 def _forget(folder: Path) -> None:
-    """What readers keep of what they have read."""
+    """Clear the caches of readers."""
     for kept in (folder / "devices").glob("*") if (folder / "devices").is_dir() else ():
         kept.unlink()
 
 
 def _peak(reset: bool = False) -> int:
-    """The most bytes that this process has held, since the last reset."""
+    """Return the peak memory of this process since the last reset."""
     if reset:
         gc.collect()
         Path("/proc/self/clear_refs").write_text("5")

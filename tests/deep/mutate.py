@@ -1,6 +1,6 @@
-"""What is done to valid bytes: anywhere, or where the format has its joints.
+"""Mutations of valid bytes, anywhere or at the structure of the format.
 
-A case is a function of a reader's name and a number, so any one of them can be made again.
+A case is a function of a reader's name and a number, so each can be repeated.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|-?\d[\d.eE+_-]*|\btrue\b|\bfalse\b|\bnul
 
 
 def draws(name: str, number: int) -> Random:
-    """What decides a case."""
+    """Make the random generator of a case."""
     return Random(hashlib.sha256(f"{name} {number}".encode()).digest())
 
 
 def anywhere(rng: Random, data: bytes) -> bytes:
-    """A few bytes flipped, cut out, doubled, moved or replaced by extreme ones."""
+    """Flip, cut out, double, move or replace a few bytes."""
     for _ in range(rng.choice((1, 1, 1, 2, 4, 16))):
         at = rng.randrange(len(data) + 1)
         end = min(len(data), at + rng.choice((1, 2, 4, 8, 64, 1000)))
@@ -62,7 +62,7 @@ def anywhere(rng: Random, data: bytes) -> bytes:
 
 
 def text(rng: Random, data: bytes) -> bytes:
-    """Values of JSON or TOML replaced by extreme ones, exchanged, nested; lines moved or lost."""
+    """Replace values of JSON or TOML by extreme ones, exchange or nest them; move or drop lines."""
     content = data.decode("utf-8", "surrogateescape")
     for _ in range(rng.choice((1, 1, 1, 2, 5))):
         tokens = list(_TOKEN.finditer(content))
@@ -92,7 +92,7 @@ def text(rng: Random, data: bytes) -> bytes:
 
 
 def safetensors(rng: Random, data: bytes) -> bytes:
-    """The head changed as text, its length put right or not; metadata that is JSON changed too."""
+    """Change the head as text, with its length fixed or not, and JSON metadata as well."""
     if rng.random() < 0.3 or len(data) < 8:
         return anywhere(rng, data)
     length = int.from_bytes(data[:8], "little")
@@ -111,7 +111,7 @@ def safetensors(rng: Random, data: bytes) -> bytes:
 
 
 def npz(rng: Random, data: bytes) -> bytes:
-    """Members with changed heads or values in a sound archive, or the archive itself damaged."""
+    """Change heads or values of members in a valid archive, or damage the archive."""
     if rng.random() < 0.3:
         return anywhere(rng, data)
     members = {}
@@ -156,7 +156,7 @@ def npz(rng: Random, data: bytes) -> bytes:
 
 
 def png(rng: Random, data: bytes) -> bytes:
-    """Chunks changed, doubled, lost or moved, with sums that fit; or any bytes."""
+    """Change, double, drop or move chunks with valid checksums, or any bytes."""
     if data[:4] != b"\x89PNG" or rng.random() < 0.3:
         return anywhere(rng, data)
     chunks, at = [], 8
@@ -190,7 +190,9 @@ def png(rng: Random, data: bytes) -> bytes:
 
 
 def archive(rng: Random, data: bytes) -> bytes:
-    """A tar whose headers were changed, their sums put right; packed again, or damaged packed."""
+    """Change headers of a tar with valid checksums; compress it again, or damage the compressed
+    file.
+    """
     if rng.random() < 0.2:
         return anywhere(rng, data)
     content = bytearray(gzip.decompress(data))
@@ -221,12 +223,12 @@ def archive(rng: Random, data: bytes) -> bytes:
 
 
 def several(*mutations: Mutation) -> Mutation:
-    """One of them, drawn for each case."""
+    """Draw one of several mutations for each case."""
     return lambda rng, data: rng.choice(mutations)(rng, data)
 
 
 def spliced(rng: Random, seeds: Sequence[bytes], mutation: Mutation) -> bytes:
-    """One of the valid files, changed; sometimes the halves of two of them."""
+    """Mutate one of the valid files, sometimes made of the halves of two."""
     data = rng.choice(seeds)
     if rng.random() < 0.03:
         other = rng.choice(seeds)

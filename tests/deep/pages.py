@@ -1,4 +1,4 @@
-"""Readers of pages, screens and figures: whatever a folder of results holds, and valid files."""
+"""Readers of pages, screens and figures: any file of a folder of results, with valid files."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _CONFIG: dict[str, Any] = {
     "train": {"rounds": 3, "evaluate_every": 1},
 }
 _SCHEMES: dict[str, dict[str, Any]] = {
-    "units": {"name": "importance"},  # whose cuts are in the file, as they follow from the model
+    "units": {"name": "importance"},  # its cuts are in the file, as they depend on the model
     "weights": {"name": "random", "granularity": "coordinate"},
 }
 _ELSEWHERE = {"data": {"name": "own"}}  # a page does not make such a model again
@@ -40,7 +40,7 @@ _ELSEWHERE = {"data": {"name": "own"}}  # a page does not make such a model agai
 
 @cache
 def _whole_run(kind: str) -> dict[str, bytes]:
-    """The files of a run that was trained, scored and, as far as a file goes, fitted."""
+    """Make the files of a run that was trained, scored and partly fitted."""
     config = {**_CONFIG, "scheme": _SCHEMES[kind]}
     with tempfile.TemporaryDirectory() as name:
         folder = RunFolder(Path(name) / "run")
@@ -59,12 +59,12 @@ def _whole_run(kind: str) -> dict[str, bytes]:
 
 
 def run_folder(folder: Path) -> None:
-    """A run that a page shows all of."""
+    """Make a run whose page shows everything."""
     _lay_out(folder, "units")
 
 
 def run_folder_of_weights(folder: Path) -> None:
-    """One whose clients held single weights."""
+    """Make a run at coordinate granularity."""
     _lay_out(folder, "weights")
 
 
@@ -75,39 +75,39 @@ def _lay_out(folder: Path, kind: str) -> None:
 
 
 def files_of_runs(name: str) -> tuple[bytes, ...]:
-    """What such runs have as a file of this name."""
+    """Return the files of this name of such runs."""
     return tuple(_whole_run(kind)[name] for kind in _SCHEMES)
 
 
 def file_of_run(name: str, kind: str) -> tuple[bytes, ...]:
-    """What the run of this kind has."""
+    """Return a file of a run of this kind."""
     return (_whole_run(kind)[name],)
 
 
 def read_page(folder: Path) -> object:
-    """The page of a folder, as a browser gets it."""
+    """Return the page of a folder in the form for a browser."""
     data = page_data([folder])
     return json.dumps(data, allow_nan=False)
 
 
 def read_page_of(path: Path) -> object:
-    """The page of the folder that a file is in."""
+    """Read the page of the folder of a file."""
     return read_page(path.parent)
 
 
 def read_page_of_fit(path: Path) -> object:
-    """The page of the run that a fitted sub-model is of."""
+    """Read the page of the run of a fitted sub-model."""
     return read_page(path.parents[2])
 
 
 def read_screen(path: Path) -> object:
-    """What `submodel watch` shows of the folder that a file is in, to people and programs."""
+    """Return the output of `submodel watch` for the folder of a file, as text and JSON."""
     show_once(path.parent, Console(file=io.StringIO(), width=100, markup=False))
     return json.dumps(snapshot(path.parent), default=str)
 
 
 def read_figures(path: Path) -> list[object]:
-    """The figures of a run."""
+    """Draw the figures of a run."""
     names = ("accuracy", "capacities", "phases")
     return [FIGURES[name].draw(FIGURES[name].read([path.parent]), 3.3) for name in names]
 
@@ -116,39 +116,38 @@ def read_figures(path: Path) -> list[object]:
 
 
 def comparison_folder(folder: Path) -> None:
-    """The records of a comparison, without its runs."""
+    """Make the records of a comparison without its runs."""
     with tempfile.TemporaryDirectory() as name:
         records = make_comparison(Path(name) / "comparison", seeds=2) / "records"
         shutil.copytree(records, folder, dirs_exist_ok=True)
 
 
 def file_of_comparison(name: str) -> tuple[bytes, ...]:
-    """What a comparison has as a file of this name."""
+    """Return a file of a comparison."""
     with tempfile.TemporaryDirectory() as folder:
         comparison_folder(Path(folder))
         return ((Path(folder) / name).read_bytes(),)
 
 
 def study_folder(folder: Path) -> None:
-    """A study."""
     shutil.rmtree(folder)
     make_study(folder)
 
 
 def studies() -> tuple[bytes, ...]:
-    """The file of one."""
+    """Return the file of a study."""
     with tempfile.TemporaryDirectory() as folder:
         return ((make_study(Path(folder) / "study") / "tiny.json").read_bytes(),)
 
 
 def experiment_folder(folder: Path) -> None:
-    """An experiment of which two runs have begun."""
+    """Make an experiment with two started runs."""
     write_run(folder / "runs/way/seed-0", [evaluated(4, 0.5)], is_finished=True)
     write_run(folder / "runs/way/seed-1", [evaluated(1, 0.25), evaluated(2, 0.5)])
 
 
 def plans() -> tuple[bytes, ...]:
-    """What its command says of its runs."""
+    """Return the plan of an experiment."""
     runs = [
         {"path": f"runs/{name}", "rounds": 4, "seconds": 10.0, "has_ended": has_ended}
         for name, has_ended in (("way/seed-0", True), ("way/seed-1", False), ("b/seed-0", False))
@@ -159,14 +158,14 @@ def plans() -> tuple[bytes, ...]:
 
 
 def rosters() -> tuple[bytes, ...]:
-    """What a server keeps of its devices."""
+    """Return a server's roster of devices."""
     report = {"name": "mine", "examples": 5, "labels": [0, 2], "capacity": 0.5}
     device = {"client": 0, "report": report, "present": False, "last_problem": "late"}
     return (json.dumps([device, {**device, "client": 1, "present": True}], indent=2).encode(),)
 
 
 def _of_run(read: Callable[[Path], object], file: str, kind: str | None = None) -> Reader:
-    """A file of a run; of either kind, where the page of one takes that of the other."""
+    """Reader of a file of a run of either kind."""
     seeds = partial(files_of_runs, file) if kind is None else partial(file_of_run, file, kind)
     before = run_folder_of_weights if kind == "weights" else run_folder
     return replace(_of(read, file, seeds, before), takes_what_it_can=True)
@@ -182,7 +181,7 @@ def _of(
 
 
 def of_comparison(read: Callable[[Path], object], file: str) -> Reader:
-    """A file among the records of a comparison."""
+    """Reader of a file among the records of a comparison."""
     return _of(read, file, partial(file_of_comparison, file), comparison_folder)
 
 

@@ -1,4 +1,4 @@
-"""A reader that is attacked: how bytes are read, and valid ones to begin with."""
+"""A reader under attack: a function that reads bytes, and valid bytes."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ _seeds = cache(lambda make: make())
 
 @dataclass(frozen=True)
 class Reader:
-    """How bytes are read: ``file`` is where they are put first, in a folder that is there."""
+    """A function that reads bytes from ``file`` in an existing folder."""
 
     read: Callable[[Path], object]
     file: str
     seeds: Callable[[], tuple[bytes, ...]]
     mutation: Mutation
     before: Callable[[Path], None] = lambda _: None
-    memory: int = 400_000_000  # bytes by which the process may grow, mutations included
+    memory: int = 400_000_000  # allowed growth of the process in bytes, including mutations
     takes_what_it_can: bool = False  # and refuses nothing
     cases: int = 20_000  # of make test-deep
 
     def case(self, name: str, number: int) -> bytes:
-        """The bytes of one case."""
+        """Return the bytes of a case."""
         rng = mutate.draws(name, number)
         return mutate.spliced(rng, _seeds(self.seeds), self.mutation)

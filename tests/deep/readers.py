@@ -1,4 +1,4 @@
-"""Everything that reads what others wrote, each with valid bytes to begin with."""
+"""All readers of files and messages, each with valid bytes."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def _setup() -> Setup:
 
 
 def _run(folder: Path) -> None:
-    """A run of two rounds that was stopped."""
+    """Make a run of two rounds that was stopped."""
     state = initial_state(_setup())
     weights = {n: t for n, t in state.tensors.items() if n.endswith("weight")}
     state = replace(state, client_slots={f"1/0/{n}": t + 1 for n, t in weights.items()})
@@ -198,7 +198,7 @@ def _devices() -> tuple[bytes, ...]:
 
 
 def _compared(path: Path) -> None:
-    """All that a page tells of the two ways."""
+    """Read the comparison of two runs on a page."""
     comparison_rows(ComparisonResult.read(path.parent))
 
 
@@ -244,7 +244,7 @@ TABLE = TableFacts((ColumnCode("a", 1.5, 0.5), ColumnCode("c", words=("x", "y"))
 
 
 def _questions() -> tuple[bytes, ...]:
-    """Who are you, and here is how text or a table becomes numbers."""
+    """Make the messages that ask for a device's identity and send the rules for text or a table."""
     heads = [
         {**run_head(TEXTS, TEXT_FACTS), "encoding": {"tokens": tokens.decode(), "table": None}}
         for tokens in text.tokenisers()
@@ -266,10 +266,10 @@ def _read_question(path: Path) -> None:
 
 
 def _read_own(folder: Path, config: Config, facts: Facts, head: Mapping[str, Any]) -> None:
-    """What a device does, whatever the fingerprint, which nobody would hit by chance."""
+    """Read own data like a device, with any fingerprint, as random bytes never match it."""
     fingerprint = hashlib.sha256(json.dumps(head.get("encoding"), sort_keys=True).encode())
     keep_encoding(head, fingerprint.hexdigest())
-    for source in (head, {}):  # as it came, and as it was kept
+    for source in (head, {}):  # in the received form and in the stored form
         receive = partial(receive_encoding, source, fingerprint.hexdigest())
         kind = "text" if config.data.name.startswith("text") else "csv"
         file = folder / ("own.txt" if kind == "text" else "own.csv")
@@ -400,7 +400,7 @@ def _packed(files: Mapping[str, bytes]) -> bytes:
         for name, data in files.items():
             member = tarfile.TarInfo(
                 f"{'folder/' * 30}{name}"
-            )  # so long that it has a head of its own
+            )  # so long that it has its own header
             member.size = len(data)
             archive.addfile(member, io.BytesIO(data))
     return content.getvalue()

@@ -1,4 +1,4 @@
-"""Damaged files and messages, a hundred for every reader; `make test-deep` takes 20,000."""
+"""A hundred damaged files and messages for every reader; `make test-deep` runs 20,000."""
 
 from __future__ import annotations
 

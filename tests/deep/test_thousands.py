@@ -1,4 +1,4 @@
-"""20,000 cases for every reader, 2,000 for those of whole pages: `make test-deep`."""
+"""20,000 cases for every reader, 2,000 for readers of whole pages: `make test-deep`."""
 
 from __future__ import annotations
 

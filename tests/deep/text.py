@@ -1,4 +1,4 @@
-"""Readers of text: tokenisers and tables, with valid ones to begin with."""
+"""Readers of text: tokenisers and tables, with valid files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ROWS = [{"who": who, "said": f'{who}: "{number}",\n☃'} for number in range(4)
 
 
 def read_tokeniser(path: Path) -> object:
-    """A tokeniser, used."""
+    """Read and use a tokeniser."""
     tokeniser = read_tokens(read_text(path, 1 << 20))
     numbers = tokeniser.encode(_TEXT)
     assert len(tokeniser.byte_lengths) == tokeniser.vocabulary
@@ -23,7 +23,7 @@ def read_tokeniser(path: Path) -> object:
 
 
 def tokenisers() -> tuple[bytes, ...]:
-    """Every kind of ours."""
+    """Return every kind of our tokenisers."""
     saved_tokenisers = []
     for name, keys in {"bytes": {}, "characters": {}, "bpe": {"vocabulary": 260}}.items():
         component = TOKENS.find(name)
@@ -35,7 +35,7 @@ def tokenisers() -> tuple[bytes, ...]:
 
 
 def read_rows(path: Path) -> object:
-    """A table, with its clients and without."""
+    """Read a table, with and without its clients."""
     return [
         "".join(stream.pieces())
         for client in ("who", None)
@@ -44,11 +44,11 @@ def read_rows(path: Path) -> object:
 
 
 def json_rows() -> tuple[bytes, ...]:
-    """A table as lines of JSON."""
+    """Return a table as lines of JSON."""
     return ("\n".join(map(json.dumps, _ROWS)).encode(),)
 
 
 def csv_rows() -> tuple[bytes, ...]:
-    """A table with commas."""
+    """Return a table with commas."""
     lines = [f'{row["who"]},"{row["said"].replace(chr(34), 2 * chr(34))}"' for row in _ROWS]
     return ("\n".join(["who,said", *lines]).encode(),)

@@ -1,1 +1,1 @@
-"""What docs/ and the README tell readers to type is tried."""
+"""Tests of all code blocks in docs/ and the README."""

@@ -1,16 +1,13 @@
-"""The blocks of code of the pages, and what is to be done with each.
+"""The code blocks of the pages, with the way in which each is tested.
 
-The comment in the line before a block says it:
+The comment in the line before a block has one of the forms `NAME.py` or `NAME.toml` (the reader
+saves it under this name), `run by tests/FILE.py` (another test runs it), `run` (run the commands
+instead of parsing their options), `run: with OPTIONS` (run with these options, which shorten it),
+`run: after COMMAND` (run this command first) and `not run: REASON` (not tested, for the stated
+reason), between `<!--` and `-->`.
 
-    <!-- NAME.py -->, <!-- NAME.toml -->    the reader saves it under this name
-    <!-- run by tests/FILE.py -->           another test does
-    <!-- run -->                            commands: run them, not only read their options
-    <!-- run: with OPTIONS -->              and give them these as well, so that they take less
-    <!-- run: after COMMAND -->             and this one first
-    <!-- not run: REASON -->                nobody does; the reason is for the reader of the source
-
-Without one, Python is run, commands are parsed and configurations are checked. Lines of usage,
-which have `[OPTIONS]`, are written from the code.
+Without a comment, Python is run, commands are parsed and configurations are checked. Lines of
+usage, which have `[OPTIONS]`, are generated from the code.
 """
 
 from __future__ import annotations
@@ -24,7 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 TUTORIAL = ["first-run", "configuration", "own-module", "own-data", "compare", "sub-models"]
-"""The pages whose commands build on each other, as mkdocs.yml lists them."""
+"""Pages whose commands build on each other, in the order of mkdocs.yml."""
 BLOCK = re.compile(
     r"(?:^ *<!-- (?P<marker>[^\n]*?) -->\n)?^(?P<indent> *)```(?P<language>\w*)\n"
     r"(?P<code>.*?)^(?P=indent)```$",
@@ -36,7 +33,7 @@ PROGRAMS = ("submodel", "make", "pip", "python", "torchrun", "flwr")
 
 @dataclass(frozen=True)
 class Block:
-    """A block of a page: what it says, and what the comment before it asks for."""
+    """A block of a page with its comment."""
 
     page: Path
     language: str
@@ -45,27 +42,27 @@ class Block:
 
     @property
     def title(self) -> str:
-        """Where it is, for people."""
+        """Location of the block."""
         return f"{self.page.relative_to(ROOT)}: {self.code.strip().splitlines()[0][:60]}"
 
     @property
     def is_passed_over(self) -> bool:
-        """Whether it is somebody else's to run, or nobody's."""
+        """Whether another test or none runs the block."""
         return self.marker.startswith(("run by ", "not run: "))
 
     @property
     def file(self) -> str | None:
-        """The name under which a reader saves it."""
+        """Name under which a reader saves the block."""
         return self.marker if re.fullmatch(r"[\w-]+\.(py|toml)", self.marker) else None
 
     @property
     def source(self) -> str:
-        """Its Python, with as few rounds as its comment asks for."""
+        """Its Python code with the number of rounds of its comment."""
         few = re.fullmatch(r"run with rounds: (\d+)", self.marker)
         return re.sub(r'"rounds": \d+', f'"rounds": {few[1]}', self.code) if few else self.code
 
     def commands(self) -> list[list[str]]:
-        """The words of every command in it; output that it shows is none."""
+        """Words of every command in it, without output."""
         if self.language not in ("", "bash"):
             return []
         lines = re.sub(r"\\\n *", "", self.code).splitlines()
@@ -79,7 +76,7 @@ class Block:
 
 
 def blocks(page: Path) -> Iterator[Block]:
-    """All blocks of a page, from top to bottom."""
+    """Return all blocks of a page from top to bottom."""
     text = page.read_text("utf-8")
     everywhere = PAGE_MARKER.search(text)
     for found in BLOCK.finditer(text):

@@ -1,4 +1,4 @@
-"""Every block of code of the README and docs/ is run, parsed or checked; none silently is not."""
+"""Every code block of the README and docs/ is run, parsed or checked; none is skipped silently."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 ALL = [block for page in PAGES for block in blocks(page)]
 NOT_RUN = 10
-"""How many blocks nobody runs, each with its reason beside it; more must be wanted."""
+"""Number of blocks that are not run, each with its reason beside it; more must be intended."""
 GROUPS = {
     "tutorial": [ROOT / f"docs/tutorial/{name}.md" for name in TUTORIAL],
     **{str(page.relative_to(ROOT)): [page] for page in PAGES if page.parent.name != "tutorial"},
@@ -86,7 +86,7 @@ def test_a_page_does_what_it_tells_its_reader_to_do(
 
 
 def _run_words(block: Block) -> list[list[str]]:
-    """What follows `submodel`, in the order in which it is run."""
+    """Return the arguments of `submodel` in the order of running."""
     commands = [words[1:] for words in block.commands() if words[0] == "submodel"]
     assert commands, block.title
     how, _, rest = block.marker.removeprefix("run").removeprefix(": ").partition(" ")
@@ -105,7 +105,7 @@ COMMANDS = [
 
 @pytest.mark.parametrize("words", COMMANDS)
 def test_a_command_is_one(words: list[str]) -> None:
-    """Every option, argument and key of a configuration exists; nothing is run."""
+    """Every option, argument and configuration key exists; nothing is run."""
     program, *rest = words
     if program == "submodel":
         _parse_command(rest)
@@ -127,7 +127,7 @@ def test_a_command_is_one(words: list[str]) -> None:
 
 
 def _parse_command(words: list[str]) -> None:
-    """Let Typer read the words as it does for the command, without calling it."""
+    """Let Typer parse the words without calling the command."""
     command: Any = typer.main.get_command(command_line)
     rest = list(words)
     while isinstance(command, TyperGroup):
@@ -146,7 +146,7 @@ CONFIGURATIONS = [block for block in ALL if block.language == "toml" and not blo
 @pytest.mark.parametrize("block", CONFIGURATIONS, ids=lambda block: block.title)
 def test_a_configuration_is_one(block: Block) -> None:
     table = tomllib.loads(block.code)
-    if "project" in table:  # what a package of the reader's has
+    if "project" in table:  # in a package of the reader
         assert set(table["project"]) == {"entry-points"}
     else:
         served = {"engine": {"name": "flower"}} if "devices" in table else {}

@@ -43,7 +43,7 @@ def test_nothing_is_fetched_from_elsewhere() -> None:
 def test_search_has_a_worker_where_the_site_is_opened_as_files(
     tmp_path: Path, browser: Browser
 ) -> None:
-    """Browsers give files no workers; the one that mkdocs.yml names stands in for them."""
+    """Browsers give local files no workers; the worker of mkdocs.yml replaces them."""
     (script,) = re.findall(r"polyfills: \[(assets/[\w.-]+)\]", SITE)
     shutil.copy(ROOT / "docs" / script, tmp_path / "polyfill.js")
     (tmp_path / "worker.js").write_text(

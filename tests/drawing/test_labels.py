@@ -1,4 +1,4 @@
-"""Names at the ends of lines stay apart; ticks are whole rounds, plain numbers, fitting units."""
+"""Labels at the ends of lines do not overlap; ticks are whole rounds, plain numbers and units."""
 
 from __future__ import annotations
 

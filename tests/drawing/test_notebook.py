@@ -1,4 +1,4 @@
-"""What notebooks show: well-formed, without scripts, escaped, with the numbers people look for."""
+"""Notebook output: well-formed, without scripts, escaped, with the expected numbers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EVIL = "<script>alert('&')</script>"
 
 
 def texts(markup: str) -> str:
-    """All texts of the markup; fails where it is not well-formed, or could do anything."""
+    """Return all texts of the markup; fail if it is malformed or active."""
     tree = ElementTree.fromstring(markup)
     for element in tree.iter():
         tag = element.tag.rpartition("}")[2]

@@ -1,4 +1,6 @@
-"""Figures: files in every format, the same bytes again; colours told apart by everybody."""
+"""Figures: files in every format, with the same bytes again; colours that all readers can
+distinguish.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Contract 6, serial = batched within the stated tolerance: for all work, and for every scheme."""
+"""Contract 6, serial = batched within the stated tolerance, for all work and every scheme."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_batched_is_serial_for_every_scheme(model: str, scheme: str, granularity
 def test_single_precision_agrees_where_batch_norm_is_well_conditioned(
     model: str, granularity: str
 ) -> None:
-    """On a batch of one, it divides differences of rounding errors by its epsilon."""
+    """With a batch of one, batch norm divides differences of rounding errors by its epsilon."""
     parts = {"partition": "iid"}
     scheme = {"granularity": granularity}
     setup = setup_of(model, tiny_images(108), data=parts, scheme=scheme, local={"batch_size": 10})
@@ -101,7 +101,7 @@ def test_batched_is_serial_for_local_work(local: dict[str, Any]) -> None:
 
 
 class VeryRagged:
-    """Clients of 1, 2, 3, ... examples."""
+    """Clients with 1, 2, 3, ... examples."""
 
     def size(self, client: int) -> int:
         return client + 1
@@ -176,7 +176,7 @@ def test_stacks_are_bounded_by_their_activations(monkeypatch: pytest.MonkeyPatch
 
 
 class Residual(nn.Module):
-    """Layers of torch's own with a skip, a strided 1 x 1 filter and running statistics."""
+    """Layers of torch with a skip, a strided 1 x 1 filter and running statistics."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -208,7 +208,7 @@ def test_an_own_loss_and_targets_that_are_no_labels() -> None:
 
 
 class LayerNormed(nn.Module):
-    """Takes each image as eight tokens: nothing here has a wide form, vmap takes it."""
+    """A net that reads each image as eight tokens; no layer has a wide form, so vmap is used."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -232,7 +232,7 @@ def test_what_has_no_wide_form_goes_through_vmap() -> None:
 
 
 class Shifted(nn.Module):
-    """A buffer is cut with the units, but never exchanged."""
+    """A net with a buffer that is cut with the units but never exchanged."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -297,7 +297,7 @@ class Recurrent(nn.Module):
 
 
 class Mixing(nn.Module):
-    """Looks stackable, but mixes channels."""
+    """A net that seems stackable but mixes channels."""
 
     def __init__(self, mix: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
@@ -332,7 +332,7 @@ def test_operators_that_may_mix_clients_are_refused(mix: Callable[[Tensor], Tens
 
 
 def test_one_client_with_a_strided_point_filter_of_few_channels_is_safe() -> None:
-    """In channels-last order, oneDNN's own gradient would write past its memory."""
+    """In channels-last order, oneDNN's gradient would write out of bounds."""
     alone = {"count": 1, "per_round": 1}
     setup = setup_of("preresnet18", clients=alone, data={"partition": "iid"}, local={"steps": 40})
     (update,) = updates(BatchedEngine(setup), setup).values()

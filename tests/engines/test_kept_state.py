@@ -1,4 +1,4 @@
-"""Optimisers that go on where they ended: torch's own over rounds, on both engines, resumed."""
+"""Optimisers that keep their state: torch's own over rounds, on both engines, resumed."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_stacks_keep_what_clients_keep_one_by_one(case: str, optimiser: str) -> 
 
 
 def linear_setup(granularity: str) -> Setup:
-    """One layer of 4 units; a client of capacity 1/2 holds another window in every round."""
+    """Make one layer of 4 units; a client of capacity 1/2 holds another window in every round."""
     module = nn.Sequential(nn.Linear(6, 4, bias=False), nn.Linear(4, 2, bias=False))
     config = settings(steps=1, momentum=0.5)
     config["clients"]["capacities"] = [0.5]
@@ -134,7 +134,7 @@ def linear_setup(granularity: str) -> Setup:
 
 
 def test_units_get_back_what_they_had_and_new_ones_begin_afresh() -> None:
-    """Two of four units in every round: m = g where one is new, else m / 2 + g, whenever m was."""
+    """Two of four units in every round: m = g for new units, else m / 2 + g with the last m."""
     setup = linear_setup("unit")
     states = rounds(setup, SerialEngine(setup), 6)
     before = torch.full((4, 6), torch.nan)
@@ -159,7 +159,7 @@ def test_units_get_back_what_they_had_and_new_ones_begin_afresh() -> None:
 
 
 def gradient_of(setup: Setup, state: State, rows: list[int]) -> Tensor:
-    """Of the first layer's weights, in the model of some units."""
+    """Return the gradient of the first layer's weights in a model of some units."""
     first, last = (state.tensors[name].clone() for name in ("0.weight", "1.weight"))
     first.requires_grad_()
     data = setup.clients.dataset.train

@@ -1,4 +1,4 @@
-"""Modules of every kind: layers that compute their weights, named inputs, another device."""
+"""Modules of every kind: layers with computed weights, named inputs, another device."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_engines_agree_on_parametrised_layers(kind: str) -> None:
 
 
 def test_a_layer_that_reads_the_tensor_of_another_is_trained() -> None:
-    """Its weight is a result, which no name leads to."""
+    """Its weight is a computed tensor without a name."""
     made: Any = net(lambda layer: layer).double()
     del made[2].weight
     made[2].weight = made[0].bias.detach().outer(made[0].bias.detach())
@@ -82,7 +82,7 @@ def test_a_layer_that_reads_the_tensor_of_another_is_trained() -> None:
 @pytest.mark.parametrize("scheme", ["rolling", "static"])
 @pytest.mark.parametrize("norm", [parametrizations.spectral_norm, spectral_norm])
 def test_a_trained_spectral_norm_is_one(norm: Norm, scheme: str) -> None:
-    """The clients' singular vectors are of other matrices than the merged one and parts of it."""
+    """The clients' singular vectors belong to other matrices than the merged one and its parts."""
     config: dict[str, dict[str, Any]] = {
         "data": {"partition": "iid"},
         "clients": {"count": 4, "per_round": 4, "capacities": [0.25, 0.5]},
@@ -98,11 +98,11 @@ def test_a_trained_spectral_norm_is_one(norm: Norm, scheme: str) -> None:
         model(x[:2].float())
         for layer in (model[0], model[2]):
             largest = torch.linalg.matrix_norm(layer.weight.detach(), 2)
-            assert largest.item() == pytest.approx(1, abs=0.1)  # a bound that is iterated
+            assert largest.item() == pytest.approx(1, abs=0.1)  # an iterative bound
 
 
 def test_a_parametrised_recurrent_layer_is_refused_by_name() -> None:
-    """Torch itself computes with the weights that such a layer had before."""
+    """Torch itself computes with the original weights of such a layer."""
     layer = parametrizations.weight_norm(nn.LSTM(6, 8, batch_first=True), "weight_hh_l0")
     made = Net(
         lambda m, x: m.down(m.layer(x[:, None])[0][:, -1]), layer=layer, down=nn.Linear(8, 3)
@@ -122,7 +122,7 @@ VOCABULARY = 7
 
 
 class Reader(nn.Module):
-    """The mean of what the mask lets through, added to every token."""
+    """Add the mean over the masked-in tokens to every token."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -167,7 +167,7 @@ def test_named_inputs_in_stacks(
     shape = (examples, length)
     labels = torch.randint(VOCABULARY, shape, generator=draws)
     labels[torch.rand(shape, generator=draws) < ignored] = -100
-    labels[:, 0] = labels[:, 0].clamp(min=0)  # everybody has something to learn
+    labels[:, 0] = labels[:, 0].clamp(min=0)  # all clients have targets
     part = {
         "input_ids": torch.randint(VOCABULARY, shape, generator=draws),
         "attention_mask": (torch.rand(shape, generator=draws) >= padding).long(),
@@ -183,13 +183,13 @@ def test_named_inputs_in_stacks(
     caplog.clear()
     with caplog.at_level(logging.WARNING):
         assert_equal_updates(setup, EXACT_TOLERANCE)
-    assert "one client after another" not in caplog.text  # they are stacks
+    assert "one client after another" not in caplog.text  # trained in stacks
 
 
 def test_serial_training_seeds_the_generator_of_a_device_and_puts_it_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    generator = torch.Generator().manual_seed(7)  # stands for the one of a CUDA device in use
+    generator = torch.Generator().manual_seed(7)  # stands for the generator of a CUDA device in use
     monkeypatch.setattr(torch.cuda, "default_generators", (generator,))
     drawn: list[float] = []
 

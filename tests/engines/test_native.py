@@ -1,4 +1,4 @@
-"""The native kernels: torch's numbers to 1e-5, client by client, whoever shares the stack."""
+"""The native kernels: torch's numbers to 1e-5, client by client, in any stack."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.support.engines import native_engine, setup_of, tasks_of, updates
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="there is no C compiler")
 TOLERANCE = 1e-5
-"""Relative to the largest value of a tensor: float32 sums of some thousand terms."""
+"""Relative to the largest value of a tensor, for float32 sums of some thousand terms."""
 CPU = torch.device("cpu")
 
 
@@ -57,7 +57,7 @@ class Mean(nn.Module):
 
 
 def stack_of(net: nn.Module, clients: int) -> dict[str, Tensor]:
-    """Every client's tensors, all different; norms multiply by something near one."""
+    """Make distinct tensors for every client; the factors of norms are near one."""
     generator = torch.Generator().manual_seed(1)
 
     def draw(p: Tensor) -> Tensor:
@@ -70,7 +70,7 @@ def stack_of(net: nn.Module, clients: int) -> dict[str, Tensor]:
 def results(
     forward: NativeForward | WideForward, wide: dict[str, Tensor], clients: int, x: Tensor
 ) -> list[Tensor]:
-    """Outputs, and the gradients of all tensors."""
+    """Return outputs and the gradients of all tensors."""
     out = forward(wide, clients, x)
     weights = torch.linspace(-1, 2, out.numel(), dtype=out.dtype).view(out.shape)
     gradients = torch.autograd.grad((out * weights).sum(), list(wide.values()))
@@ -78,7 +78,7 @@ def results(
 
 
 def assert_as_torch(net: nn.Module, image: Sequence[int], clients: int, batch: int) -> None:
-    """Against double precision."""
+    """Compare with double precision."""
     net.train()
     x = torch.randn(batch, clients, *image, generator=torch.Generator().manual_seed(batch))
     wide_forward = WideForward(net, x[:, 0])
@@ -94,7 +94,7 @@ def assert_as_torch(net: nn.Module, image: Sequence[int], clients: int, batch: i
 
 
 def ends(net: nn.Module, image: Sequence[int]) -> nn.Sequential:
-    """The net with a linear layer after it."""
+    """Append a linear layer to a net."""
     size = net(torch.zeros(2, *image)).flatten(1).shape[1]
     return nn.Sequential(net, nn.Flatten(), nn.Linear(size, 3))
 
@@ -121,7 +121,7 @@ def test_convolutions_are_those_of_torch(name: str) -> None:
     inputs, outputs, kernel, stride, padding, bias = CONVOLUTIONS[name]
     for number, batch in enumerate((1, 2, 3, 7, 8, 10, 15, 16, 17, 33)):
         image = (inputs, 7 + number % 3, 9 - number % 4)
-        before = nn.Conv2d(inputs, inputs, 1)  # so that the gradient of the inputs is needed
+        before = nn.Conv2d(inputs, inputs, 1)  # requires the gradient of the inputs
         layer = nn.Conv2d(inputs, outputs, kernel, stride, padding, bias=bias)
         net = ends(nn.Sequential(before, layer), image)
         assert_as_torch(net, image, clients=1 + number % 3, batch=batch)
@@ -138,7 +138,7 @@ TILED: tuple[tuple[Any, ...], ...] = (  # inputs, outputs, image, padding, batch
 
 @pytest.mark.parametrize("case", TILED)
 def test_convolutions_by_tiles_are_those_of_torch(case: tuple[Any, ...]) -> None:
-    """3 x 3 filters of many channels on images of even size, alone and onto a sum."""
+    """3 x 3 filters of many channels on images of even size, alone and added to a sum."""
     inputs, outputs, image, padding, batch = case
     layer = nn.Conv2d(inputs, outputs, 3, padding=padding)
     net = ends(nn.Sequential(nn.Conv2d(2, inputs, 1), layer), (2, *image))
@@ -168,7 +168,7 @@ LAYERS: dict[str, nn.Module] = {
 @pytest.mark.parametrize("name", LAYERS)
 @pytest.mark.parametrize("framed", [False, True])
 def test_other_layers_are_those_of_torch(name: str, framed: bool) -> None:
-    """Framed: a convolution with padding follows, so that values have frames of zeros."""
+    """With a frame: a convolution with padding follows, so values have frames of zeros."""
     for batch in (2, 5, 10, 16, 33):
         image = (2, 8, 6)
         layers: list[nn.Module] = [nn.Conv2d(2, 4, 3, padding=1, bias=False), LAYERS[name]]

@@ -1,4 +1,4 @@
-"""All steps of a stack in one call, as the kernels take them one by one; scores are torch's."""
+"""All steps of a stack in one call equal single steps of the kernels; scores are torch's."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from tests.support.rounds import step_of
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="there is no C compiler")
 TOLERANCE = 1e-5
-"""Float32 sums in another order, over a handful of steps of the same kernels."""
+"""For float32 sums in another order, over a few steps of the same kernels."""
 
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """One word for every stack that was trained in one call."""
+    """Record an entry for every stack that is trained in one call."""
     stacks: list[str] = []
     train = WholeTraining.train
 
@@ -70,7 +70,7 @@ WORKS: dict[str, dict[str, Any]] = {
 def test_updates_are_those_of_single_steps(
     case: str, calls: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Clients of 8 and 9 examples in batches of 4: the last batch of some has one."""
+    """Clients have 8 and 9 examples in batches of 4, so some last batches have one example."""
     loss = nn.CrossEntropyLoss(label_smoothing=0.1 if case == "absent labels" else 0.0)
     is_plain = WORKS[case]["local"].get("absent_labels") is None
     setup = setup_of("cnn", tiny_images(), cross_entropy if is_plain else loss, **WORKS[case])
@@ -138,7 +138,7 @@ def test_an_update_that_is_not_finite_stays_with_its_client() -> None:
                 assert torch.equal(tensor, expected[client].tensors[name])
 
 
-"""Of the largest output: float32 sums of some thousand terms."""
+"""Relative to the largest output, for float32 sums of some thousand terms."""
 MODELS = ["cnn", "preresnet18"]
 
 
@@ -184,7 +184,7 @@ def test_scores_of_all_sizes_are_torchs(model: str, scheme: str) -> None:
 
 
 class _Gate(nn.Module):
-    """A sum with a layer in it that has no kernel."""
+    """A sum with a layer without a kernel."""
 
     def __init__(self) -> None:
         super().__init__()

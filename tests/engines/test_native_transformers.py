@@ -1,4 +1,4 @@
-"""The native kernels for transformers: torch's numbers, and the bits of the usual way on tapes."""
+"""The native kernels for transformers: torch's numbers, and the usual bits on tapes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Compute = Callable[..., Tensor]
 
 
 def assert_as_double(own: Compute, reference: Compute, *inputs: Tensor) -> None:
-    """Values and gradients: 2e-6 of the largest value, sums of up to 256 terms in float32."""
+    """Compare values and gradients: 2e-6 of the largest value, for sums of up to 256 terms."""
     inputs = tuple(t.detach().requires_grad_() for t in inputs)
     exact = [t.detach().double().requires_grad_() for t in inputs]
     out, expected = own(*inputs), reference(*exact)
@@ -96,7 +96,7 @@ def test_norms(width: int) -> None:
 def test_attention(case: tuple[int, int, int, int, int], causal: bool) -> None:
     heads, key_heads, places, keys, size = case
     keys = places if causal else keys
-    query = draw(2, places, heads, size).transpose(1, 2)  # as models have it
+    query = draw(2, places, heads, size).transpose(1, 2)  # as in models
     key, value = draw(2, key_heads, keys, size), draw(2, key_heads, keys, size + 1)
 
     def own(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -131,7 +131,7 @@ def test_a_label_that_there_is_not_is_refused(label: int) -> None:
 
 
 def test_what_is_no_number_stays_so() -> None:
-    """A model that has gone astray must not look well."""
+    """NaN must not be hidden."""
     x = draw(1, 20, 20)
     x[0, 3, 4] = math.nan
     kernels = native_kernels()
@@ -182,7 +182,7 @@ def test_tapes_have_the_bits_of_the_usual_way(kind: str, monkeypatch: pytest.Mon
 
 @pytest.mark.slow
 def test_a_step_without_attention_masks_is_one_tape(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forward and back, loss and all: else activations of a whole stack would be kept."""
+    """Forward and back and loss: else activations of a whole stack would be kept."""
     monkeypatch.setattr(replay, "USUAL_STEPS", 2)
     tapes: list[Any] = []
     make = Tape.__init__
@@ -200,7 +200,7 @@ def test_a_step_without_attention_masks_is_one_tape(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.slow
 def test_a_resumed_run_ends_with_the_same_bytes(tmp_path: Path) -> None:
-    """The first part has recorded its steps when it stops; the second has to do so again."""
+    """The first part recorded its steps before it stopped; the second records them anew."""
 
     def train(rounds: int, name: str, resume: bool = False) -> str:
         config = {
@@ -223,7 +223,7 @@ def test_a_resumed_run_ends_with_the_same_bytes(tmp_path: Path) -> None:
         return model_sha256(run.state.tensors)
 
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # torch has nothing to say to a user
+        warnings.simplefilter("error")  # torch shows no warning to a user
         whole = train(6, "whole")
         train(4, "parts")
         assert train(6, "parts", resume=True) == whole

@@ -1,6 +1,6 @@
-"""Contracts 6 and 7: any number of processes gives the same bytes, with one model for all of them.
+"""Contracts 6 and 7: any number of processes gives the same bytes, with one shared model.
 
-Commands that are forked are processes like those that are started by themselves.
+Forked commands are processes like those that are started by themselves.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ SMALL: dict[str, Any] = {
     "train": {"rounds": 2, "evaluate_every": 2},
     "engine": {"batching": "never"},
 }
-ENDLESS = 20_000  # minutes: should nobody be left to stop it, it ends
+ENDLESS = 20_000  # minutes; it ends even if nothing stops it
 CASES: dict[str, Sections] = {
     **VARIANTS,
     "coordinates": {
@@ -79,11 +79,11 @@ CASES: dict[str, Sections] = {
 
 Lines = list[dict[str, Any]]
 Result = tuple[dict[str, Any], dict[str, Any], Lines]
-"""The model and what a run remembers, as arrays, and the lines of its rounds."""
+"""Model and memory as arrays, and the lines of the rounds."""
 
 
 def result_of(state: State, history: Lines) -> Result:
-    """Without times; sums of losses are added in another order."""
+    """Return the result without times; sums of losses are added in another order."""
     lines = [
         {k: round(v, 10) if k == "train_loss" else v for k, v in line.items() if k != "seconds"}
         for line in history
@@ -96,7 +96,7 @@ def arrays(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
 
 
 def together(group: ProcessGroup, cases: dict[str, dict[str, Any]]) -> dict[str, Result]:
-    """Every case, trained by a group."""
+    """Train every case with a group."""
     configs = {name: parse(case) for name, case in cases.items()}
     return {
         n: result_of(*run_rounds(Training(c, prepare(c)), group=group)) for n, c in configs.items()
@@ -105,7 +105,7 @@ def together(group: ProcessGroup, cases: dict[str, dict[str, Any]]) -> dict[str,
 
 @pytest.fixture(scope="module")
 def alone() -> dict[str, Result]:
-    """Every case, trained by this process."""
+    """Train every case in this process."""
     configs = {name: parse(joined(SMALL, case)) for name, case in CASES.items()}
     return {name: result_of(*run_rounds(Training(c, prepare(c)))) for name, c in configs.items()}
 
@@ -118,7 +118,7 @@ def test_any_number_of_processes_gives_the_bytes_of_one(
     assert found.keys() == CASES.keys()
     for case, (model, memory, lines) in found.items():
         expected_model, expected_memory, expected_lines = alone[case]
-        if case == "stacked":  # who shares a stack changes the order of float32 sums
+        if case == "stacked":  # the members of a stack change the order of float32 sums
             for name, values in expected_model.items():
                 assert np.abs(model[name] - values).max() < 1e-5, case
             continue
@@ -136,7 +136,7 @@ def settings(rounds: int, batching: str = "never") -> list[str]:
             "clients.count=12",
             "clients.per_round=5",
             f"engine.batching={batching}",
-            "engine.kernels=torch",  # as runs in Python have it
+            "engine.kernels=torch",  # as in runs in Python
         ),
         *("data.examples=120", "data.test_examples=40", f"train.rounds={rounds}"),
         *("train.evaluate_every=10", "train.checkpoint_every=7"),
@@ -149,7 +149,7 @@ def arguments(out: Path, rounds: int, *options: str, batching: str = "never") ->
 
 
 def start(out: Path, *options: str, batching: str = "never") -> tuple[ForkServerProcess, Path]:
-    """An endless run that starts processes, and the file that it prints to."""
+    """Start an endless run with processes, and return it with its output file."""
     output = out.with_suffix(".txt")
     words = arguments(out, ENDLESS, *options, batching=batching)
     return start_command(*words, stdout=output), output
@@ -161,7 +161,7 @@ def send(process: ForkServerProcess, number: signal.Signals) -> None:
 
 
 def workers_of(launcher: ForkServerProcess) -> list[psutil.Process]:
-    """By their rank: those who have no children, in the order of their birth."""
+    """Return the workers by rank: the processes without children, in the order of their start."""
     assert launcher.pid is not None
     leaves = [one for one in descendants(launcher.pid) if not one.children()]
     return sorted(leaves, key=lambda one: one.pid)
@@ -233,7 +233,7 @@ def test_processes_end_with_their_launcher_and_leave_a_resumable_run(
         time.sleep(0.02)
     assert not any(map(is_running, workers))
     saved = saved_round(run / "checkpoints")
-    assert saved >= 3  # not only every seventh round: they had time to save their last one
+    assert saved >= 3  # not only every seventh round, as they had time to save the last one
     local = "--set", f"train.rounds={saved + 1}", "--set", "engine.name=local"
     result = submodel("resume", run, *local)
     assert result.returncode == 0, result.stderr
@@ -291,7 +291,7 @@ def test_torchrun_itself_starts_it_too(tmp_path: Path, submodel: Command) -> Non
 def test_what_preparing_warns_of_is_said_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The processes of a run prepare it as well, but say no more of it than the first command."""
+    """The processes of a run prepare it as well, but only the first prints warnings."""
     monkeypatch.setenv("SUBMODEL_DATA", str(tmp_path / "cache"))
     path = folder_of(tmp_path / "texts", {"a": "text " * 99, "b": "text " * 99, "c": "short"})
     settings = [f"data.name=text:{path}", "data.least=100", "data.length=8",
@@ -320,7 +320,7 @@ LITTLE_CASES: dict[str, dict[str, Any]] = {
 
 
 def train(group: ProcessGroup, machines: str) -> dict[str, tuple[dict[str, bytes], bool]]:
-    """Every case; machines: one for each rank."""
+    """Train every case; ``machines`` has one entry per rank."""
     loop._LARGE = 0
     if len(set(machines)) > 1:
         vars(group_module)["machine_name"] = lambda: machines[group.rank]
@@ -338,7 +338,7 @@ def train(group: ProcessGroup, machines: str) -> dict[str, tuple[dict[str, bytes
 
 
 def _mapped() -> set[str]:
-    """The files of shared memory that this process has in its own."""
+    """Return the files of shared memory that this process maps."""
     lines = Path("/proc/self/maps").read_text("utf-8").splitlines()
     return {line.split()[4] for line in lines if "memfd:submodel " in line}
 

@@ -1,4 +1,4 @@
-"""Steps that are repeated by their operators: the bits of the usual way, or the usual way."""
+"""Replayed steps: the same bits as usual steps, or a fallback to usual steps."""
 
 from __future__ import annotations
 

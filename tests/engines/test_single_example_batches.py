@@ -1,4 +1,4 @@
-"""Batches of one example: told before they fail, left out on request, on every engine."""
+"""Batches of one example: reported before they fail, left out on request, on every engine."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ INPUTS, CLASSES = 6, 3
 
 
 def normed(width: int = 8) -> nn.Module:
-    """A norm that sees one value per channel and example."""
+    """Make a norm with one value per channel and example."""
     return nn.Sequential(
         nn.Flatten(),
         nn.Linear(INPUTS, width),
@@ -55,7 +55,7 @@ def normed(width: int = 8) -> nn.Module:
 
 
 def pixels(side: int) -> nn.Module:
-    """A norm over images of so many pixels a side."""
+    """Make a norm over images with a number of pixels per side."""
     return nn.Sequential(
         nn.Linear(INPUTS, 4 * side * side),
         nn.Unflatten(1, (4, side, side)),
@@ -69,7 +69,7 @@ def pixels(side: int) -> nn.Module:
 
 
 class Grouped(nn.Module):
-    """Two channels a group, of which a sub-model of half the channels has one."""
+    """A net with two channels per group, of which a sub-model of half the channels has one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ class Grouped(nn.Module):
 
 
 class ByHand(nn.Module):
-    """A norm of one's own, which one example turns into no number at all."""
+    """A hand-written norm that returns NaN for a single example."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -110,7 +110,8 @@ TABLE: dict[str, tuple[Dimension, ...]] = {
     "first.bias": ("hidden",),
     "head.weight": (None, "hidden"),
 }
-"""Cuts `Grouped` as tracing would not: its groups are as many in every sub-model."""
+"""Axes of `Grouped` unlike those of a trace: the number of groups is the same in every sub-model.
+"""
 
 
 def make_setup(
@@ -119,7 +120,7 @@ def make_setup(
     axes: Mapping[str, tuple[Dimension, ...]] | None = None,
     **sections: Any,
 ) -> Setup:
-    """Five clients of 11, 11, 10, 10 and 10 examples, in batches of 5."""
+    """Make five clients with 11, 11, 10, 10 and 10 examples, in batches of 5."""
     torch.manual_seed(0)
     settings: dict[str, Any] = {
         "data": {"partition": "iid"},
@@ -143,7 +144,7 @@ def test_drop_last_leaves_out_what_is_smaller_but_never_all() -> None:
     assert [len(b) for b in found] == [4] * 5
     kept = list(batches(10, replace(steps, drop_last=False, steps=6), 0, 0, 0))
     for mine, theirs in zip(found[:4], [*kept[:2], *kept[3:5]], strict=True):
-        assert np.array_equal(mine, theirs)  # the same examples, passes later too
+        assert np.array_equal(mine, theirs)  # the same examples in later passes as well
 
 
 @pytest.mark.slow
@@ -248,7 +249,7 @@ def test_nothing_is_changed_by_looking() -> None:
 
 
 class Counting:
-    """A partition that counts how often it is asked."""
+    """A partition that counts its calls."""
 
     def __init__(self, sizes: Callable[[int], int]) -> None:
         self.sizes, self.asked = sizes, 0

@@ -1,4 +1,4 @@
-"""Transformers in stacks: the serial engine's updates, layers as torch's, and no word about how."""
+"""Transformers in stacks: the serial engine's updates, torch's layers, and no output about it."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def gpt() -> nn.Module:
 
 
 class Modern(nn.Module):
-    """RMS norm, rotary positions, a padding token, and torch's own attention without a mask."""
+    """RMS norm, rotary positions, a padding token, and torch's attention without a mask."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ class Modern(nn.Module):
 
 
 class Encoder(nn.Module):
-    """torch's encoder, whose attention is a function made of others; a causal mask."""
+    """torch's encoder, whose attention is a composite function, with a causal mask."""
 
     def __init__(self, needs_weights: bool = False) -> None:
         super().__init__()
@@ -112,7 +112,7 @@ CUTTABLE = ("gpt2", "llama", "gpt")
 
 
 def sequences(packed: bool, kind: str) -> Dataset:
-    """Packed: all places count. Otherwise padded: some are masked, and their targets ignored."""
+    """Make packed sequences, where all positions count, or padded ones with masks."""
     draws = torch.Generator().manual_seed(1)
     tokens = torch.randint(1, VOCABULARY, (60, LENGTH + 1), generator=draws)
     inputs, labels = tokens[:, :-1].contiguous(), tokens[:, 1:].clone()
@@ -147,7 +147,7 @@ def setup_of(
 
 @pytest.fixture
 def strict(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """Warnings are errors, vmap has no fallback, and nobody trains alone."""
+    """Turn warnings into errors, disable vmap's fallback, and forbid serial training."""
     _set_fallback(False)
     try:
         with warnings.catch_warnings(), caplog.at_level(logging.WARNING):
@@ -180,7 +180,7 @@ def test_stacks_are_serial(kind: str, packed: bool) -> None:
     ],
 )
 def test_stacks_are_serial_to_the_last_digits(kind: str, local: dict[str, Any]) -> None:
-    """In double precision, as Adam makes a step of any gradient that is not quite nought."""
+    """In double precision, as Adam turns any nearly zero gradient into a step."""
     assert_equal_updates(setup_of(kind, packed=False, double=True, **local), EXACT_TOLERANCE)
 
 
@@ -247,7 +247,7 @@ def numbers(*shape: int) -> Tensor:
 def assert_alike(
     fold: Callable[..., Tensor], one: Callable[..., Tensor], *tensors: Tensor | None
 ) -> None:
-    """Outputs and gradients of ``fold`` are ``one``'s for every client."""
+    """Check that outputs and gradients of ``fold`` equal those of ``one`` for every client."""
     out = fold(*tensors)
     apart = [None if t is None else t.unbind(0) for t in tensors]
     expected = torch.stack([one(*(None if a is None else a[i] for a in apart))

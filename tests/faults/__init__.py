@@ -1,1 +1,1 @@
-"""What real processes do when others die, hang or lie: `make test-faults`."""
+"""Real processes while others die, hang or send false messages: `make test-faults`."""

@@ -1,4 +1,4 @@
-"""What the failure tests share: a tiny run, devices that fail as planned, and the right model."""
+"""Common parts of the failure tests: a tiny run, devices with faults, and the right model."""
 
 from __future__ import annotations
 
@@ -55,21 +55,21 @@ quorum = {quorum}
 # Seconds; an honest round takes 5 to 8 on two quiet cores.
 DEADLINE = 45
 SOON = 20.0
-# Enough for a device that was killed to be let in again, in rounds that take a second less than
-# any was seen to; such a run is stopped when it has shown what it should.
+# Enough for the return of a killed device, in rounds that take a second less than
+# the fastest observed; such a run is stopped after its last check.
 MANY = 60
 
 
 def configured(
     count: int = 2, rounds: int = 3, least: int | None = None, quorum: float = 1.0
 ) -> str:
-    """A run over so many devices; all must be there, unless it says how many."""
+    """Make a run over a number of devices; all must be present unless a number is given."""
     least = count if least is None else least
     return CONFIG.format(count=count, rounds=rounds, least=least, deadline=DEADLINE, quorum=quorum)
 
 
 class Saboteur:
-    """A device of a house that does what is planned, see device/sitecustomize.py."""
+    """A device with planned faults, see device/sitecustomize.py."""
 
     def __init__(self, house: House, name: str, plan: str, *what: str) -> None:
         self._house, self.name, self._what = house, name, what
@@ -80,7 +80,7 @@ class Saboteur:
         self.join()
 
     def join(self) -> None:
-        """Take part (again)."""
+        """Start the device (again)."""
         path = [str(Path(__file__).with_name("device")), os.environ.get("PYTHONPATH", "")]
         variables = {
             "PYTHONPATH": os.pathsep.join(filter(None, path)),
@@ -89,23 +89,23 @@ class Saboteur:
         self._house.join(self.name, *self._what, variables=variables)
 
     def asked(self) -> list[tuple[int, str]]:
-        """The rounds that it was asked to train in, and what it did."""
+        """Return the rounds of its requests to train, with its faults."""
         return [(int(round_), fault) for round_, _, fault in self._asked()]
 
     def held(self, patience: float = PATIENCE) -> int:
-        """Wait until it is in the middle of a round and goes no further; the round."""
+        """Wait until the device stops in the middle of a round, and return the round."""
         self._house.wait(f"{self.name} in a round", lambda: "hold" in self._last(), patience)
         return int(self._last()[0])
 
     def app(self) -> psutil.Process:
-        """The process in which its app is held."""
+        """Return the process of its app that stops."""
         pid = int(self._last()[1])
         (found,) = [one for one in self._house.below(self.name) if one.pid == pid]
         assert not descendants(pid)
         return found
 
     def release(self) -> None:
-        """Let it go on."""
+        """Let the stopped app continue."""
         (self._folder / "hold").unlink()
 
     def _asked(self) -> list[list[str]]:
@@ -119,19 +119,19 @@ class Saboteur:
 
 
 def there(line: Mapping[str, Any]) -> set[int]:
-    """The clients that a round asked, by its account."""
+    """Return the requested clients of a round, by its record."""
     everyone = {*line["devices"], *line.get("missing", {}), *line["refused"]}
     return {int(client) for client in everyone}
 
 
 def absent(line: Mapping[str, Any]) -> dict[int, str]:
-    """The clients whose update a round did without, and why."""
+    """Return the clients without an update in a round, with the reasons."""
     return {int(c): why for c, why in {**line.get("missing", {}), **line["refused"]}.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Present(Population):
-    """Clients of whom some are there, other ones in every round."""
+    """Clients of whom a different subset is present in every round."""
 
     rounds: Sequence[Collection[int]]
 
@@ -141,7 +141,7 @@ class Present(Population):
 
 
 class Answering(SerialEngine):
-    """Trains here, in this process, for those who answered."""
+    """An engine that trains in this process for the clients that answered."""
 
     silent: Collection[int] = ()
 
@@ -154,7 +154,7 @@ class Answering(SerialEngine):
 
 
 def assert_account_is_true(house: House) -> list[State]:
-    """Train in this process with those who took part by the account; compare what is told.
+    """Train in this process with the recorded participants, and compare the metrics.
 
     Returns the models that the run must have had, from the first one on.
     """
@@ -172,7 +172,7 @@ def assert_account_is_true(house: House) -> list[State]:
         assert line["clients"] == report.clients == len(there(line)) - len(absent(line))
         for name in ("bytes_down", "bytes_up", "flops"):
             assert line[name] == getattr(report, name), (number, name)
-        # summed up in the order in which answers came
+        # summed in the order of the answers
         assert line["train_loss"] == pytest.approx(report.train_loss, rel=1e-12)
         said = [f"client {client}: {why}" for client, why in absent(line).items()]
         if said:
@@ -181,19 +181,19 @@ def assert_account_is_true(house: House) -> list[State]:
 
 
 def assert_equal(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
-    """Bit for bit."""
+    """Compare bit for bit."""
     assert found.keys() == expected.keys()
     for name, tensor in expected.items():
         assert torch.equal(tensor, found[name]), name
 
 
 def final(house: House) -> dict[str, Tensor]:
-    """The model of a finished run."""
+    """Return the model of a finished run."""
     return load_file(house.run / "model.safetensors")
 
 
 def stop(house: House) -> tuple[int, dict[str, Tensor]]:
-    """Ctrl-C on the server; the last round that it kept, and that round's model."""
+    """Stop the server by Ctrl-C; return its last stored round and that round's model."""
     house.processes["serve"].send_signal(signal.SIGINT)
     assert house.finish("serve") == 130
     rounds = len(house.metrics())
@@ -203,12 +203,12 @@ def stop(house: House) -> tuple[int, dict[str, Tensor]]:
 
 
 def books(house: House) -> dict[int, dict[str, Any]]:
-    """What devices.json says, by client."""
+    """Return the content of devices.json by client."""
     return {one["client"]: one for one in json.loads((house.run / "devices.json").read_text())}
 
 
 def assert_books_are_true(house: House) -> None:
-    """Answers and misses as the rounds tell; the round that was open at the end may count too."""
+    """Check answers and misses against the rounds; the last open round may count as well."""
     lines = house.metrics()
     for client, entry in books(house).items():
         asked = [line for line in lines if client in there(line)]

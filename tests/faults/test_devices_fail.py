@@ -1,4 +1,6 @@
-"""Devices that die, hang, come late and lie: the others' model, and who was missing."""
+"""Devices that die, hang, come late or send false messages: the model of the others, and the
+absent.
+"""
 
 from __future__ import annotations
 
@@ -33,24 +35,24 @@ LATE = f"no answer in {DEADLINE} s"
 
 
 def with_client(house: House, client: int) -> list[dict[str, Any]]:
-    """The rounds that asked a client."""
+    """Return the rounds that requested a client."""
     return [line for line in house.metrics() if client in there(line)]
 
 
 def asked_after(house: House, client: int, round_: int) -> bool:
-    """Whether a later round asked the client."""
+    """Return whether a later round requested the client."""
     return any(line["round"] > round_ for line in with_client(house, client))
 
 
 def answered_after(house: House, client: int, round_: int) -> bool:
-    """Whether a later round merged the client's update."""
+    """Return whether a later round merged the client's update."""
     later = with_client(house, client)
     return any(line["round"] > round_ and client not in absent(line) for line in later)
 
 
 def test_a_device_joins_late_is_killed_and_comes_back_as_the_same_client(house: House) -> None:
-    """Its data is its own, so it is its key that tells who it is."""
-    # two answers of three close a round, so nobody waits for the dead
+    """Its data is its own, so its key identifies it."""
+    # two answers of three close a round, so dead devices are not awaited
     house.serve(configured(count=3, rounds=MANY, least=2, quorum=0.6), ["a", "b", "late"])
     for part, name in enumerate("ab"):
         house.join(name, "--part", str(part))
@@ -68,9 +70,9 @@ def test_a_device_joins_late_is_killed_and_comes_back_as_the_same_client(house: 
     dead = house.kill("late")
     assert len(dead) >= 3  # SuperNode, SuperExec, ClientApp
     late.release()
-    late.join()  # at once, when Flower still takes it for online
-    # Flower takes two minutes to let it in. Then it is one of three of whom the first two close a
-    # round, and whoever is last says who it is before it is asked again: that may take some rounds.
+    late.join()  # at once, while Flower still considers it online
+    # Flower takes two minutes to admit it. Then it is one of three devices; the first two close a
+    # round, and the last one identifies itself before its next request, which may take some rounds.
     house.wait("its return", lambda: asked_after(house, 2, killed_in))
     house.wait("its next answer", lambda: answered_after(house, 2, killed_in))
     kept, model = stop(house)
@@ -113,7 +115,7 @@ def test_an_app_that_is_killed_and_one_that_hangs_are_named_and_come_back(house:
     house.wait("the round's deadline", lambda: len(house.metrics()) >= round_, DEADLINE + SOON)
     house.wait("a round without them", lambda: len(house.metrics()) > round_)
     asleep = len(house.metrics())
-    frozen.resume()  # now it trains, for a round that is over
+    frozen.resume()  # now it trains for a closed round
     house.wait("killed again", lambda: answered_after(house, 1, round_))
     house.wait("stopped again", lambda: answered_after(house, 2, round_))
     house.wait("the end of the app that hung", lambda: not is_running(frozen), SOON)
@@ -133,7 +135,7 @@ def test_an_app_that_is_killed_and_one_that_hangs_are_named_and_come_back(house:
     assert_books_are_true(house)
 
 
-# what a device does, and what is said of it
+# fault of a device, and the expected reason
 LIES = {
     "honest": "",
     "nan": "0.weight holds a value that is not finite",
@@ -176,7 +178,7 @@ def test_lies_are_refused_and_who_hangs_gets_no_work(house: House) -> None:
 
 
 def test_an_answer_without_an_end_does_not_come_in(house: House) -> None:
-    """Honest answers of several chunks do; 100 MB for a message of 13 end at the SuperLink."""
+    """Honest answers of several chunks pass; the SuperLink cuts 100 MB for a message of 13."""
     config = configured(rounds=MANY, least=2).replace("width = 4", "width = 256")
     house.serve(config.replace(f"deadline = {DEADLINE}", "deadline = 90"), ["a", "liar"])
     house.join("a", "--part", "0", "--capacity", "1")

@@ -1,4 +1,4 @@
-"""A server that dies, in parts or as a whole, in the middle of a round: only that round is lost."""
+"""A server that dies, partly or wholly, in the middle of a round loses only that round."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROUNDS = 3
 
 
 def in_the_second_round(house: House) -> Saboteur:
-    """A run whose second round waits for the device that is returned."""
+    """Start a run whose second round waits for the returned device."""
     house.serve(configured(rounds=ROUNDS), ["a", "b"])
     house.join("a", "--part", "0")
     held = Saboteur(house, "b", "honest hold honest", "--part", "1")
@@ -30,7 +30,7 @@ def in_the_second_round(house: House) -> Saboteur:
 
 
 def assert_as_if_undisturbed(house: House, held: Saboteur) -> None:
-    """The run has ended with the model of one that nothing happened to, and trained no more."""
+    """Check that the run ended with the undisturbed model, and trained no more."""
     config = alone(read(house.run / "config.toml"))
     expected, _ = run_rounds(Training(config, prepare(config)))
     assert_equal(final(house), expected.tensors)

@@ -1,4 +1,4 @@
-"""Data and a model with several inputs, by path, as a package on a device would have them."""
+"""Data and a model with several inputs, named by path as in a package on a device."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from submodel.data import Dataset, dataset
 
 
 def pairs(first: int = 0) -> Dataset:
-    """Rows of two named inputs and a number."""
+    """Make rows of two named inputs and a number."""
     generator = torch.Generator().manual_seed(5)
     left, right = torch.randn(2, 80, 4, generator=generator)
     y = (left * right).sum(1, keepdim=True)
@@ -18,7 +18,7 @@ def pairs(first: int = 0) -> Dataset:
 
 
 class Pairs(nn.Module):
-    """A net of two inputs that returns an object, as models of Hugging Face do."""
+    """A net of two inputs that returns an object, like models of Hugging Face."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -26,12 +26,12 @@ class Pairs(nn.Module):
         self.out = nn.Linear(8, 1)
 
     def forward(self, left: Tensor, right: Tensor) -> object:
-        """Logits among other things."""
+        """Return logits among other things."""
         return Returned(self.out(torch.tanh(self.left(left) + self.right(right))))
 
 
 class Returned:
-    """What such a model returns."""
+    """The return value of such a model."""
 
     def __init__(self, logits: Tensor) -> None:
         self.logits = logits

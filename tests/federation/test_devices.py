@@ -1,4 +1,4 @@
-"""Training over devices, all in one process: what travels, who answers, who is left out."""
+"""Training over devices, all in one process: messages, answers and absent devices."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from tests.support.rounds import step_of
 
 
 def silence(*_: object) -> None:
-    """What a hanging device says."""
+    """The reply of a hanging device."""
 
 
 def config_of(**sections: Any) -> Config:
@@ -74,7 +74,7 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def parts(count: int = 4) -> dict[int, DeviceOptions]:
-    """Nodes whose numbers, like Flower's, say nothing, each with a part of the run's data."""
+    """Make nodes with arbitrary numbers, like Flower's, and a part of the run's data each."""
     return {2**63 + 17 * part: DeviceOptions(OwnData(part=part)) for part in range(count)}
 
 
@@ -92,7 +92,7 @@ def over(
 
 
 def chosen(setup: Setup, round_: int = 0) -> list[int]:
-    """Who is asked in a round, of those who are there."""
+    """Return the sampled clients of a round among the present ones."""
     return [a.client for a in plan(setup, round_, setup.clients.present(round_))]
 
 
@@ -171,7 +171,7 @@ def test_the_output_step_is_the_same_too() -> None:
 def test_the_output_step_is_taken_without_those_who_fail(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A device that sends no number, and one that sends nothing: once, not for every window."""
+    """One device sends NaN and one sends nothing, once and not for every window."""
     config = config_of(clients={"per_round": 4}, devices={"least": 2, "deadline": 0.3})
     bad, silent = sorted(parts())[1:3]
     channel = Neighbours(parts())
@@ -201,7 +201,7 @@ def test_half_precision_costs_half_and_leaves_what_nobody_moved() -> None:
     assert [2 * r.bytes_down for r in found] == [r.bytes_down for r in full]
     assert [2 * r.bytes_up for r in found] == [r.bytes_up for r in full]
     for name, tensor in here.tensors.items():
-        # a weight was sent with 11 bits, a change came back with 11
+        # weights are sent with 11 bits, changes return with 11
         assert torch.allclose(tensor, there.tensors[name], atol=4e-3), name
     start = initial_state(prepare(half))
     still = config_of(devices={"transport": "half"}, local={"lr": 1e-30, "momentum": 0.0})
@@ -239,8 +239,8 @@ def test_who_is_silent_is_named_and_gets_no_work_until_it_answers() -> None:
     assert list(report.missing) == ["1"]
     assert report.missing["1"].startswith("no answer in")
     trained = [node for node, kind, _ in channel.sent if kind == "train"]
-    # its answer to the old task never came, so it is not asked to train again: a hanging device
-    # answers nothing at all, not even who it is
+    # without an answer to the old task it gets no other one: a hanging device
+    # does not even answer requests for its identity
     silent = channel.options.pop(asleep)
     _, report = step_of(setup, state, engine)
     assert report.clients == 3
@@ -255,7 +255,7 @@ def test_who_is_silent_is_named_and_gets_no_work_until_it_answers() -> None:
 
 
 class Clock:
-    """Time passes when it is told to."""
+    """A clock that is set by the test."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -283,11 +283,9 @@ def test_a_device_gets_no_work_however_long_it_hangs() -> None:
     channel.mute.add(node)
     roster.note_failure(1, "no answer in 40 s", silent=True)
     for clock.now in (1.0, 119.0, 121.0, 170.0, 190.0, 1000.0):
-        assert roster.wait(1) == [0], clock.now  # nor does anybody wait for it
+        assert roster.wait(1) == [0], clock.now  # and it is not awaited
     assert roster.entry(1).last_problem == "no report in 120 s"
-    assert (
-        asked(channel, node) == 3
-    )  # at the beginning, when it missed, a minute after that was over
+    assert asked(channel, node) == 3  # at the start, at the miss, and a minute after its end
     channel.mute.clear()
     clock.now = 1060.0
     assert roster.wait(2) == [0, 1]
@@ -306,15 +304,15 @@ def test_a_newcomer_that_does_not_answer_is_waited_for_once() -> None:
     channel.replies = pass_on  # type: ignore[method-assign]
     assert roster.wait(1) == [0]
     assert clock.now == 150.0
-    clock.now = 300.0  # it is asked once more, and the round begins without it
+    clock.now = 300.0  # it gets another request, and the round starts without it
     assert roster.wait(1) == [0]
     assert (clock.now, asked(channel, 2**63 + 17)) == (300.0, 2)
 
 
 class Forgetful(Neighbours):
-    """Who a device is can be heard while a round runs, and is lost when it is over.
+    """A channel where a device's identity is lost when the current round ends.
 
-    As Flower has it where a device answers in the middle of a round that outlasts the question.
+    This happens in Flower if a device answers in a round that lasts longer than the request.
     """
 
     def __init__(self, options: dict[int, DeviceOptions], clock: Clock) -> None:
@@ -347,12 +345,12 @@ def test_who_says_during_a_round_who_it_is_is_heard_before_that_is_over() -> Non
     task = Dispatcher(setup, initial_state(setup), setup.work).task(plan(setup, 0, {0: None})[0])
     channel.mute.clear()
     channel.forgets = True
-    assert len(list(engine.run([task]))) == 1  # meanwhile, the second says who it is
+    assert len(list(engine.run([task]))) == 1  # meanwhile, the second identifies itself
     assert chosen(setup) == [0, 1]
 
 
 class Leaving(Neighbours):
-    """A node that is gone is reported so, as Flower does it; ``away`` is not seen by `present`."""
+    """A node whose leaving is reported like by Flower; `present` does not see ``away``."""
 
     away: int | None = None
 
@@ -363,7 +361,7 @@ class Leaving(Neighbours):
 
 
 def test_a_device_that_was_away_for_less_than_a_round_is_asked_at_once() -> None:
-    """It crashed, and was started again before anybody looked who is there."""
+    """It crashed and restarted before the next check of present devices."""
     channel, clock = Leaving(parts(2)), Clock()
     node = 2**63 + 17
     roster = roster_over(channel, clock)
@@ -382,7 +380,7 @@ def test_a_device_that_takes_another_part_is_not_asked_twice() -> None:
     channel, clock = Neighbours(parts(1)), Clock()
     roster = roster_over(channel, clock)
     assert roster.wait(1) == [0]
-    channel.options[2**63] = DeviceOptions(OwnData(part=1))  # started again, before anybody looked
+    channel.options[2**63] = DeviceOptions(OwnData(part=1))  # restarted before the next check
     roster.note_failure(0, "no answer in 4 s", silent=True)
     assert roster.wait(1) == [1]
     assert not roster.entry(0).present
@@ -424,7 +422,7 @@ def test_a_silent_device_is_asked_once_who_it_is_however_much_it_owed() -> None:
 
 
 class Slow(Neighbours):
-    """One node trains for so many looks; who it is, it says at once."""
+    """One node trains for a number of polls, but identifies itself at once."""
 
     def __init__(self, options: dict[int, DeviceOptions], node: int, looks: float) -> None:
         super().__init__(options)
@@ -471,7 +469,7 @@ def test_who_was_passed_over_is_known_to_a_resumed_run(tmp_path: Path) -> None:
 
 
 def test_answers_that_are_there_at_the_deadline_count_however_long_another_took() -> None:
-    """To look for answers may take time: a device that holds that up harms itself alone."""
+    """Looking for answers may take time, so a slow device only harms itself."""
     config = config_of(clients={"count": 2, "per_round": 2}, devices={"least": 2, "deadline": 9})
     clock, (liar, honest) = Clock(), sorted(parts(2))
 
@@ -493,7 +491,7 @@ def test_answers_that_are_there_at_the_deadline_count_however_long_another_took(
 
 @pytest.mark.slow
 def test_a_round_names_the_devices_that_it_asked_and_no_others() -> None:
-    """Not those that measured for an evaluation alone, nor those of a try that came to nothing."""
+    """It omits those that only measured for an evaluation, and those of an abandoned try."""
     config = config_of(
         model={"name": "preresnet18", "width": 2},
         clients={"per_round": 2},
@@ -512,7 +510,7 @@ def test_a_round_names_the_devices_that_it_asked_and_no_others() -> None:
             if clients[node] == 3:
                 del channel.options[
                     node
-                ]  # it leaves, and is not asked when the round is tried again
+                ]  # it leaves, and gets no request when the round is repeated
             return spoiled if kind == "train" else channel.honest(node, kind, payload)
 
         return answer
@@ -576,7 +574,7 @@ def test_a_server_that_starts_again_waits_for_the_devices_that_it_knew(tmp_path:
 
 
 def spoiled_by(edit: Callable[[dict[str, Any], dict[str, torch.Tensor]], object]) -> Any:
-    """A node that changes its honest answer before it is sent."""
+    """Make a node that changes its honest answer."""
 
     def make(channel: Neighbours, node: int) -> Callable[[MessageKind, bytes], bytes]:
         def answer(kind: MessageKind, payload: bytes) -> bytes:
@@ -591,7 +589,7 @@ def spoiled_by(edit: Callable[[dict[str, Any], dict[str, torch.Tensor]], object]
 
 
 def says(answer: bytes) -> Any:
-    """A node that always says the same."""
+    """Make a node with a constant answer."""
     return lambda *_: lambda *_: answer
 
 
@@ -599,17 +597,17 @@ WEIGHT = "values/0.weight"
 
 
 def says_of(**changes: Any) -> Any:
-    """A node that says something else in the head of its answer."""
+    """Make a node that changes the head of its answer."""
     return spoiled_by(lambda head, _: head.update(changes))
 
 
 def answers_for(**changes: Any) -> Any:
-    """A node that answers for another assignment."""
+    """Make a node that answers for another assignment."""
     return spoiled_by(lambda head, _: head["assignment"].update(changes))
 
 
 def weighs(change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """A node that sends something else as a weight."""
+    """Make a node that sends another weight."""
     return spoiled_by(lambda _, tensors: tensors.update({WEIGHT: change(tensors[WEIGHT])}))
 
 
@@ -650,7 +648,7 @@ BAD = {
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", BAD)
 def test_bad_answers_are_refused_by_name_and_the_rest_is_merged(fault: str) -> None:
-    """The model is that of a round without the device that answered badly."""
+    """The model is that of a round without the bad device."""
     config = config_of(clients={"per_round": 4}, devices={"least": 3})
     make, reason = BAD[fault]
     channel, bad = Neighbours(parts()), 2**63 + 17
@@ -669,7 +667,7 @@ def test_bad_answers_are_refused_by_name_and_the_rest_is_merged(fault: str) -> N
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", WITHOUT_END)
 def test_an_answer_is_bounded_by_the_cut_that_it_is_for(fault: str) -> None:
-    """Whatever a device sends, reading it takes no more memory than an honest answer."""
+    """Reading any answer takes no more memory than an honest one."""
     config = config_of()
     setup = prepare(config)
     channel, node = Neighbours(parts()), 2**63
@@ -833,7 +831,7 @@ def test_a_round_is_planned_from_who_is_there_and_nothing_else() -> None:
     present = setup.clients.present(0)
     assert present == {0: None, 1: None, 2: None, 3: 0.5}
     asked_so_far = len(channel.sent)
-    channel.options.clear()  # everybody leaves, which a plan neither notices nor waits for
+    channel.options.clear()  # all devices leave, which does not affect the plan
     plans = [plan(setup, round_, present) for round_ in range(8)]
     assert plans == [plan(setup, round_, present) for round_ in range(8)]
     assert len(channel.sent) == asked_so_far
@@ -876,7 +874,7 @@ def test_two_devices_cannot_play_one_part(caplog: pytest.LogCaptureFixture) -> N
 
 @pytest.mark.slow
 def test_static_norms_are_measured_where_the_data_is() -> None:
-    """One device with all examples: the statistics are those of a run in one place."""
+    """With one device that has all examples, the statistics equal those of a run in one place."""
     config = config_of(
         model={"name": "preresnet18", "width": 2},
         data={"partition": "iid", "examples": 150},
@@ -991,7 +989,7 @@ def test_axes_that_were_kept_are_taken_if_they_are_of_the_model(
 
 
 def looks_at_values() -> nn.Module:
-    """A net whose making needs values: it cannot be made on the meta device."""
+    """A net that needs values when it is made, so it cannot be made on the meta device."""
     hidden = nn.Linear(64, 8)
     assert float(hidden.weight.detach().abs().sum()) > 0
     return nn.Sequential(nn.Flatten(), hidden, nn.ReLU(), nn.Linear(8, 10))

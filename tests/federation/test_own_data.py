@@ -1,4 +1,4 @@
-"""Files of a device's own data: what is odd, broken or made to harm is refused in a sentence."""
+"""Files of a device's own data: unusual, broken or harmful ones are refused with a message."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def npy(array: NDArray[np.generic]) -> bytes:
 
 
 def declared(shape: str, descr: str = "'<f4'") -> bytes:
-    """The head of an array that has no values."""
+    """Make the header of an array without values."""
     head = f"{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}, }}".encode()
     head = head.ljust(117) + b"\n"
     return b"\x93NUMPY\x01\x00" + len(head).to_bytes(2, "little") + head
@@ -65,7 +65,7 @@ def zipped(path: Path, x: bytes, kind: int = zipfile.ZIP_STORED) -> Path:
 
 
 def odd_files(folder: Path) -> dict[str, tuple[Path, str]]:
-    """Files that are not what is wanted, and what must be said of them."""
+    """Make unwanted files with the expected errors."""
     words = np.array(["a"] * 4)
     pairs = np.zeros(4, dtype=[("a", "<f4"), ("b", "<i4")])
     (folder / "empty.npz").write_bytes(b"")
@@ -135,7 +135,7 @@ def test_arrays_of_every_plain_type_and_order_are_read(
 
 @pytest.mark.slow
 def test_a_bomb_is_refused_before_it_goes_off(tmp_path: Path) -> None:
-    """200 MB of zeros in 200 kB, of another shape than the run's: nothing of it is unpacked."""
+    """200 MB of zeros in 200 kB, of another shape than the run's, are not unpacked."""
     with zipfile.ZipFile(tmp_path / "bomb.npz", "w", zipfile.ZIP_DEFLATED) as archive:
         with archive.open("x.npy", "w") as content:
             content.write(declared("(50000000,)"))

@@ -56,7 +56,7 @@ def config_of(**sections: Any) -> Config:
 
 
 def trained(config: Config, options: Sequence[DeviceOptions]) -> dict[str, Tensor]:
-    """What devices train; they are numbered in the order in which they are given."""
+    """Train with devices, numbered in the given order."""
     channel = Neighbours({100 - number: one for number, one in enumerate(options)})
     training = over_devices(Training(config, prepare(config)), channel)
     state, _ = run_rounds(training)
@@ -64,7 +64,7 @@ def trained(config: Config, options: Sequence[DeviceOptions]) -> dict[str, Tenso
 
 
 def assert_same(config: Config, options: Sequence[DeviceOptions]) -> None:
-    """The devices end with the bytes of this process."""
+    """Check that the devices end with the bytes of this process."""
     here, _ = run_rounds(Training(alone(config), prepare(alone(config))))
     there = trained(config, options)
     torch.testing.assert_close(here.tensors, there, rtol=0, atol=0)
@@ -84,7 +84,7 @@ DIGITS: dict[str, Any] = {"data": {"examples": 60, "test_examples": 20}, "model"
 
 
 def write_text(folder: Path) -> dict[str, Any]:
-    """Text of three clients, and some for testing."""
+    """Write the text of three clients, and a test part."""
     (folder / "train").mkdir()
     (folder / "test").mkdir()
     for name, words in zip(WHO, WORDS, strict=True):
@@ -94,7 +94,7 @@ def write_text(folder: Path) -> dict[str, Any]:
 
 
 def write_table(folder: Path, labels: bool = False) -> dict[str, Any]:
-    """A table whose rows three clients have, a second one for testing, and one for each client."""
+    """Write a table with the rows of three clients, a test table, and a table for each client."""
     head = "who,size,colour,code,target"
     targets = [("no", "yes")[i % 2] if labels else f"{1.5 * i:.1f}" for i in range(60)]
     rows = [
@@ -164,7 +164,7 @@ def test_own_text_is_encoded_by_the_servers_tokeniser(tokens: str, tmp_path: Pat
 @pytest.mark.slow
 @pytest.mark.parametrize("labels", [False, True])
 def test_own_tables_are_standardised_as_the_servers(labels: bool, tmp_path: Path) -> None:
-    """Its own rows lack some words, and hold codes that look like numbers."""
+    """Own rows lack some words, and have codes that look like numbers."""
     config = config_of(data=write_table(tmp_path, labels), model=MLP)
     options = [
         DeviceOptions(OwnData.of(f"csv:{tmp_path / name}.csv"), capacity=capacity)
@@ -174,7 +174,7 @@ def test_own_tables_are_standardised_as_the_servers(labels: bool, tmp_path: Path
 
 
 def test_a_device_has_plain_text_where_the_server_has_a_table_of_everybodys(tmp_path: Path) -> None:
-    """Whose text is whose, and in which column, is no question on a device."""
+    """A device has one owner, and needs no columns for owners and texts."""
     write_text(tmp_path)
     rows = [{"who": name, "said": f"{words}. " * 6}
             for name, words in zip(WHO, WORDS, strict=True)]  # fmt: skip
@@ -195,7 +195,7 @@ def test_a_device_has_plain_text_where_the_server_has_a_table_of_everybodys(tmp_
 
 
 def told(config: Config) -> tuple[Config, Facts, dict[str, Any]]:
-    """What a server says."""
+    """Return the reply of a server."""
     data = prepare(config).clients.dataset
     facts = Facts.of(data)
     return config, facts, {**run_head(config, facts), **encoding_head(data)}

@@ -1,4 +1,4 @@
-"""Whatever a stranger sends, the server reads it or refuses it with a sentence."""
+"""The server reads any message of a stranger or refuses it with a reason."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ tensors = st.builds(lambda dtype, shape: torch.ones(shape, dtype=dtype), dtypes,
 
 
 def changed(honest: dict[str, Any]) -> st.SearchStrategy[dict[str, Any]]:
-    """An honest head in which some keys say something else, at the top or one level below."""
+    """Change keys of an honest head, at the top level or one below."""
     paths: list[tuple[str, ...]] = [(key,) for key in honest]
     paths += [(key, k) for key, inner in honest.items() if isinstance(inner, dict) for k in inner]
 
@@ -95,7 +95,7 @@ def test_passes_are_those_of_the_widths_that_were_asked() -> None:
 
 
 def test_a_task_travels_with_the_step_rule_of_the_scheme_or_without() -> None:
-    """The rule itself does not travel: a device has the same scheme."""
+    """The rule itself is not sent, as a device has the same scheme."""
     setup = tiny_setup("mlp", scheme={"name": "ordered", "distill": 0.5})
     task = Dispatcher(setup, initial_state(setup), setup.work).task(Assignment(0, 1, 0.5))
     for sent in (task, replace(task, step_rule=None)):

@@ -1,1 +1,1 @@
-"""What runs ended with before the code was rearranged: the same bytes today."""
+"""Recorded ends of runs from before the code was rearranged, and their equality today."""

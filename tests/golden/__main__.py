@@ -1,9 +1,9 @@
-"""Take the kept ends anew: `python -m tests.golden [PART OF A NAME]`.
+"""Record the ends anew: `python -m tests.golden [PART OF A NAME]`.
 
-Only when a change is *meant* to change what a run ends with (a scheme, a rule or a default that was
-wrong), in the commit that makes it, and only for the cases that it names; or for all of them, with
-no change of the code, with a new PyTorch. Never because a test fails. The processor does not matter
-(see `tests.support.portable`), but must be an x86-64 one.
+Only if a change is *meant* to change the end of a run (a wrong scheme, rule or default), in the
+commit that makes it, and only for the cases that it names; or for all of them without a change of
+the code, with a new PyTorch. Never because a test fails. The processor must be an x86-64 one, and
+its model does not matter (see `tests.support.portable`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""The runs whose ends are kept: every scheme, merge rule and granularity, on every engine.
+"""Runs with recorded ends: every scheme, merge rule and granularity, on every engine.
 
-A case that a configuration refuses is kept as refused: what becomes possible, or impossible, is
-seen as well.
+A refused case is recorded as refused, so that new support or new refusals are detected.
 """
 
 from __future__ import annotations
@@ -108,11 +107,11 @@ CASES = {
     }.items()
     for name, config in cases.items()
 }
-"""What it is called -> how it is run, and its configuration."""
+"""Engine and configuration of each case, by name."""
 
 
 def _group(name: str) -> str:
-    """Together what shares a process: the local engines prepare a configuration once."""
+    """Group cases that share a process, as the local engines prepare a configuration once."""
     engine = CASES[name][0]
     if engine in ("serial", "batched"):
         return next((f"local, {rule}" for rule in RULES if f", {rule}, " in name), "local, others")
@@ -120,7 +119,7 @@ def _group(name: str) -> str:
 
 
 GROUPS: dict[str, list[str]] = {}
-"""What is run by one process: a few seconds each."""
+"""Cases of one process, a few seconds each."""
 for _name in CASES:
     GROUPS.setdefault(_group(_name), []).append(_name)
 USUAL = [
@@ -130,9 +129,9 @@ USUAL = [
     *("devices: rolling", "serial: adapters", "scored: bytes", "scored: bytes, stacked"),
     *("scored: regression", "scored: finish", "fitted by importance: mlp"),
 ]
-"""What is run with the usual kernels of the machine, too: every engine and way."""
+"""Cases that also run with the usual kernels of the machine: every engine and model."""
 NATIVE = [
     *("batched: rolling, selective, unit", "batched: random, selective, unit"),
     *("scored: classes, stacked", "scored: bytes, stacked", "scored: gpt, static"),
 ]
-"""What native kernels can compute, too, and do about the same."""
+"""Cases that native kernels can compute as well, with about the same numbers."""

@@ -1,6 +1,6 @@
-"""Small runs of everything that a configuration can name, with the scores of their last round.
+"""Small runs with every component of a configuration, with the scores of their last round.
 
-The files that they read are written by `write_files` from a seed; nothing is fetched.
+`write_files` writes their data from a seed; nothing is fetched.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SPECIALS = ["[UNK]", " ", "\n"]
 
 
 def write_files(folder: Path) -> None:
-    """Write the text, tables, pictures and tokeniser that the cases name, always the same."""
+    """Write the text, tables, pictures and tokeniser of the cases, always the same."""
     draw = random.Random(0)
     texts = [_text(draw) for _ in range(5)]
     (folder / "text.txt").write_text("\n".join(texts), "utf-8")
@@ -63,7 +63,7 @@ def _write_csv(path: Path, head: list[str], rows: list[list[Any]]) -> None:
 
 
 def _write_tables(folder: Path, draw: random.Random) -> None:
-    """Two numbers and a word, from which a number and a word follow; some cells are empty."""
+    """Write two numbers and a word, which determine a number and a word; some cells are empty."""
     head = ["size", "age", "colour", "town", "price", "grade"]
     rows: list[list[Any]] = []
     for _ in range(60):
@@ -128,7 +128,7 @@ _LORA: Sections = {"model": {"adapters": "lora", "adapter_rank": 2}}
 _KEPT_STATE: Sections = {"local": {"optimiser_state": "kept"}}
 
 SCORED: dict[str, Sections] = {
-    # data and what is learned of it
+    # data and tasks
     "every score of classes": joined(_DIGITS, _OF_CLASSES, _EVERY_SCORE),
     "clients by the global model": joined(_MLP, {"train": {"evaluate_clients": "global"}}),
     "classes, stacked": joined(_DIGITS, _OF_CLASSES, _EVERY_SCORE, _ALWAYS),
@@ -187,7 +187,7 @@ SCORED: dict[str, Sections] = {
         f"gaps: {way}": joined(_TABLE, {"data": {"name": "csv:gaps.csv", "missing": way}})
         for way in ("mean", "category", "drop")
     },
-    # who has what
+    # partitions
     "iid": joined(_MLP, {"data": {"partition": "iid"}}),
     "labels": joined(_MLP, {"data": {"partition": "labels", "labels_per_client": 2}}),
     "shared examples": joined(_MLP, {"data": {"partition": "iid", "examples_per_client": 20}}),
@@ -201,7 +201,7 @@ SCORED: dict[str, Sections] = {
     "share": joined(_DIGITS, {"model": {"share": 0.5}}),
     "least of an axis": joined(_MLP, {"axes": {"least": {"1": 0.75}}}),
     "adapters with another alpha": joined(_MLP, _LORA, {"model": {"adapter_alpha": 3.0}}),
-    # what a client does
+    # local work
     **{
         f"{name}{more}": joined(_MLP, {"local": {"optimiser": name, "lr": 0.01}}, sections)
         for name in ("sgd", "adam", "adamw", "adafactor")
@@ -224,7 +224,7 @@ SCORED: dict[str, Sections] = {
     "proximal": joined(_MLP, {"local": {"proximal": 0.1, "clip": 0.5}}),
     "proximal, stacked": joined(_MLP, {"local": {"proximal": 0.1, "clip": 0.5}}, _ALWAYS),
     "absent labels left out": joined(_MLP, {"local": {"absent_labels": "leave_out"}}),
-    # what the server does
+    # server
     "box": joined(_MLP, {"merge": {"projection": "box", "radius": 0.2}}),
     "ball": joined(_MLP, {"merge": {"projection": "ball", "radius": 2.0}}),
     "no projection": joined(_MLP, {"merge": {"projection": "none"}}),
@@ -245,7 +245,7 @@ TOLD: dict[str, Sections] = {
     "text": joined(_TEXT, _OF_TEXT, {"train": {"evaluate_every": 1}}),
     "numbers": joined(_TABLE, _OF_NUMBERS, {"train": {"evaluate_every": 1}}),
 }
-"""Runs with a folder, of which every line of metrics is kept."""
+"""Runs with a folder, of which every line of metrics is recorded."""
 FITTED: dict[str, dict[str, Sections]] = {
     "search": {
         "cnn": joined(_DIGITS, {"data": {"held_out": 0.2}}),
@@ -255,22 +255,22 @@ FITTED: dict[str, dict[str, Sections]] = {
     "prefix": {"preresnet18": _RESNET},
     "scheme": {"mlp": joined(_MLP, {"scheme": {"name": "static"}})},
 }
-"""How the units are chosen that a fitted sub-model of capacity 1/2 begins with -> runs."""
+"""Runs by the choice of units for a fitted sub-model of capacity 1/2."""
 
 KINDS: tuple[Registry[Any], ...] = (
     *(MODELS, SOURCES, TOKENS, PARTITIONS, AUGMENTATIONS, SCHEMES, TASKS, LOSSES, METRICS),
     *(OPTIMISERS, SCHEDULES, RULES, PROJECTIONS, STEPS),
 )
-"""What is found by name and changes what a run ends with: every name asks for a case."""
+"""Registries whose entries change the end of a run; every name needs a case."""
 NOT_KEPT = {
     "data.name": {"cifar10", "cifar100", "mnist", "fashion-mnist", "hf", "shakespeare"},  # fetched
     "data.partition": {"flwr"},  # flwr-datasets takes seconds to load
 }
-"""Names that no case has."""
+"""Names without a case."""
 
 
 def named(kind: Registry[Any], config: Config) -> set[str]:
-    """The names of a kind that a configuration has, without what stands behind a colon."""
+    """Return the names of a registry in a configuration, without arguments after a colon."""
     section, _, key = kind.key.partition(".")
     value = getattr(getattr(config, section), key, None)
     names = [value] if isinstance(value, str) else value or []

@@ -1,4 +1,4 @@
-"""Takes ends with plain kernels: `python -m tests.golden.portable FILE`, names on its input."""
+"""Compute ends with plain kernels: `python -m tests.golden.portable FILE`, names on its input."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.portable import run_portably, use_plain_kernels
 
 
 def take_portably(names: Iterable[str]) -> dict[str, End]:
-    """The ends of these cases, from a process with plain kernels."""
+    """Return the ends of these cases from a process with plain kernels."""
     with TemporaryDirectory() as path:
         folder = Path(path)
         file = folder / "ends.json"

@@ -1,4 +1,4 @@
-"""Runs cases in this process and says what they ended with."""
+"""Run cases in this process and return their ends."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ REFUSED: End = {"refused": True}
 
 
 def end(tensors: Mapping[str, Tensor], memory: Mapping[str, Tensor]) -> End:
-    """The hashes of a model and of what its run remembers, and sums of the model in float64."""
+    """Return the hashes of a model and of the run's memory, and sums of the model in float64."""
     flat = torch.cat([tensors[name].double().flatten() for name in sorted(tensors)])
     places = torch.arange(len(flat), dtype=torch.float64)
     return {
@@ -73,7 +73,7 @@ def _take(name: str) -> End:
 
 
 def take_one(name: str, *sections: Sections) -> End:
-    """The end of a case of this process, with other sections laid over its own."""
+    """Return the end of a case of this process, with additional sections."""
     engine, values = CASES[name]
     return _WAYS[engine](parse(joined(values, *sections)))
 
@@ -87,7 +87,7 @@ def _here(config: Config) -> End:
 
 @cache
 def _setup(config: str) -> Setup:
-    """What both local engines train."""
+    """Make the setup for both local engines."""
     config_ = Config.model_validate_json(config)
     return prepare(config_, data=_data(config_))
 
@@ -110,7 +110,7 @@ def _over_devices(config: Config) -> End:
 
 
 def _resumed(config: Config) -> End:
-    """Stopped after its second round, and gone on with."""
+    """Stop after the second round and resume."""
 
     def stop(line: Mapping[str, Any]) -> None:
         if line["round"] == 2:
@@ -131,7 +131,7 @@ def _resumed(config: Config) -> End:
 
 
 def _scored(config: Config) -> End:
-    """With the deterministic entries of the last line."""
+    """Add the deterministic entries of the last line."""
     state, lines = run_rounds(Training(config, prepare(config)))
     return {
         **end(state.tensors, {**state.memory, **state.client_slots}),
@@ -140,7 +140,7 @@ def _scored(config: Config) -> End:
 
 
 def _told(config: Config) -> End:
-    """With those of every line, as they are read from the run's folder."""
+    """Add the deterministic entries of every line, read from the run's folder."""
     with TemporaryDirectory() as path:
         folder = RunFolder(Path(path) / "run")
         folder.create(config)
@@ -150,7 +150,7 @@ def _told(config: Config) -> End:
 
 
 def _fitted(cut: str, config: Config) -> End:
-    """The sub-model of half the capacity, and what fitting it came to."""
+    """Add the sub-model of half the capacity and its fit."""
     with TemporaryDirectory() as path:
         folder = RunFolder(Path(path) / "run")
         folder.create(config)
@@ -163,7 +163,7 @@ def _fitted(cut: str, config: Config) -> End:
 
 
 def _lasting(line: Mapping[str, Any]) -> dict[str, Any]:
-    """A line without what it took of time."""
+    """Remove times from a line."""
     return {key: value for key, value in line.items() if key != "seconds"}
 
 
@@ -198,5 +198,5 @@ def _all_data() -> Dataset:
 
 
 def _data(config: Config) -> Dataset:
-    """The examples that a configuration names, read once for all cases."""
+    """Load the data of a configuration, once for all cases."""
     return limit(_all_data(), config.data.examples, config.data.test_examples)

@@ -1,7 +1,7 @@
-"""Every scheme, rule, granularity and engine ends a run with what it ended with before.
+"""Every scheme, rule, granularity and engine ends a run as recorded.
 
-With plain kernels (`tests.support.portable`) to the bit, on every x86-64 processor; with the usual
-kernels of this machine, which users have, one case per engine and model about.
+With plain kernels (`tests.support.portable`) bit for bit on every x86-64 processor; with the usual
+kernels of this machine, which users have, one case per engine and model approximately.
 """
 
 from __future__ import annotations
@@ -27,10 +27,12 @@ pytestmark = pytest.mark.slow
 KEPT = json.loads(FILE.read_text("utf-8"))
 IS_PORTABLE = machine() == KEPT["machine"]
 TOLERANCE = 2e-4
-"""For the sums, with kernels that add in another order: those of the processor, of another PyTorch
-or of another architecture. With the usual kernels of a processor with AVX-512 every case has other
-bits, and no sum moves by more than 1.5e-5 (a ResNet's; others by 7e-6). Another scheme or rule
-moves them by 1e-3."""
+"""Tolerance of the sums with kernels that add in another order, of other processors, PyTorch
+versions or architectures.
+
+With the usual kernels of a processor with AVX-512 every case has other bits, and no sum moves by
+more than 1.5e-5 (of a ResNet; others by 7e-6). Another scheme or rule moves them by 1e-3.
+"""
 
 
 @pytest.mark.parametrize("group", GROUPS)
@@ -72,7 +74,7 @@ def test_every_case_is_kept_and_none_besides() -> None:
 
 @cache
 def _trained() -> list[Config]:
-    """The configurations that are not refused."""
+    """Return the configurations that are not refused."""
     return [parse(CASES[n][1]) for n, end in KEPT["ends"].items() if "refused" not in end]
 
 

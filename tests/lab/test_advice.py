@@ -1,4 +1,4 @@
-"""Advice follows the records: what they show is recommended, nothing beyond it."""
+"""Advice follows the records and recommends only what they show."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_nothing_is_recommended_that_is_not_shown() -> None:
     assert "Nothing is recommended" in answer_lines(unsure, advice)[0]
     two_seeds = evidence_of(contrast("rolling", "static", CLEAR[:2]))
     assert advise(two_seeds, CASE).method is None
-    # corrected for all of a family: one clear difference of three seeds among many is none
+    # corrected for the family: one clear difference of three seeds among many decides nothing
     many = [contrast(f"a{n}", f"b{n}", [0.1, -0.1, 0.05]) for n in range(20)]
     alone = contrast("rolling", "static", [0.10, 0.11, 0.13])
     assert advise(evidence_of(alone), CASE).method == "rolling"
@@ -176,7 +176,8 @@ def test_new_converged_records_change_the_advice_without_a_change_of_code(tmp_pa
     assert {c.setting for f in evidence.families for c in f.contrasts} == {
         "converged/fashion-1-4/rounds/dynamic"
     }
-    assert [len(family.contrasts) for family in evidence.families] == [1, 1]  # a family a measure
+    # one family per measure
+    assert [len(family.contrasts) for family in evidence.families] == [1, 1]
     assert [len(family) for family in QUESTIONS["smallest"].families] == [4, 4]
 
 

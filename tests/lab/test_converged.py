@@ -1,4 +1,4 @@
-"""Runs to the end: stages that change nothing behind them, rates by held-out data, the plan."""
+"""Converged runs: stages without effect on earlier rounds, rates from held-out data, the plan."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_a_run_is_extended_until_it_is_flat_or_long_enough_then_decays_once() ->
     assert at_most[0] == "train.rounds=8"
     last = staged(config, 4, schedule="step", milestones=[2])
     assert SHORT.next_settings(last, lines(rising)) is None
-    assert SHORT.was_flat(last, lines([*flat, 1.0, 1.0]))  # what the decay adds does not count
+    assert SHORT.was_flat(last, lines([*flat, 1.0, 1.0]))  # the rise after the decay does not count
     assert not SHORT.was_flat(last, lines([*rising, 0.6, 0.6]))
     with pytest.raises(ConfigError, match=r"data\.held_out"):
         SHORT.begin(parse({**TINY, "data": {"examples": 200}}))
@@ -187,7 +187,7 @@ def test_every_run_of_the_plan_has_a_valid_configuration_that_its_question_speak
                 assert config.data.held_out is not None
                 assert TUNING_SEED not in spec.seeds
                 cifar = config.data.name == "cifar10" and "equal" not in spec.slug
-                is_early = spec.slug.startswith("factors")  # about what comes before the end
+                is_early = spec.slug.startswith("factors")  # about scores before the end
                 assert config.train.rounds >= (1_000 if cifar and not is_early else 1)
                 assert len(spec.seeds) >= (3 if config.data.name == "cifar10" else 10)
     assert len(slugs) == len({c for q in QUESTIONS.values() for x in q.arms
@@ -264,7 +264,7 @@ def test_equal_bytes_are_no_more_than_those_of_the_shortest_run(tiny_setting: Se
     assert arms.equal_course(full, longer).final == 6
 
 
-# what is made of lines
+# measures from lines
 
 
 def test_runs_of_several_lengths_are_put_together_by_their_latest_evaluation() -> None:
@@ -352,7 +352,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> Setting:
 
 
 def stopped_after(count: int) -> Callable[..., None]:
-    """Runs in this process until so many have ended, rates apart."""
+    """Run in this process until a number of runs have ended, not counting trials of rates."""
     left = [count]
 
     def run(
@@ -429,15 +429,15 @@ def test_a_grid_goes_on_where_its_best_rate_is_at_the_edge_and_a_run_keeps_its_r
     assert table is not None
     assert (table.best, table.is_at_edge, table.core_seconds) == (0.4, True, 3.0)
 
-    scores[0.1] = 0.0  # the best is now at the lower edge, of another grid
+    scores[0.1] = 0.0  # the best is now at the lower edge of another grid
     (keep / "tiny-rolling.rates.json").unlink()
     tried.clear()
     choose_rates(Runner(tmp_path / "b", 1, QUIET), [spec], keep, outlook)
-    assert tried == [0.01, 0.1, 0.005]  # and found to be within
+    assert tried == [0.01, 0.1, 0.005]  # now inside the grid
 
     scores |= {0.1: 0.6, 0.2: 0.0}
     (keep / "tiny-rolling.rates.json").unlink()
-    converge(Runner(tmp_path / "c", 1, QUIET), [spec], keep)  # runs with 0.1, within
+    converge(Runner(tmp_path / "c", 1, QUIET), [spec], keep)  # runs with 0.1, inside the grid
     RateTable("tiny-rolling", 1, [(0.01, 0.5), (0.1, 0.6)]).write(keep)
     tried.clear()
     rates = choose_rates(Runner(tmp_path / "c", 1, QUIET), [spec], keep, outlook)
@@ -473,7 +473,7 @@ def test_records_of_another_configuration_are_refused_with_the_reason(
     table.write_text(json.dumps(plain))
     assert "(local.lr: " in refusal(tiny)
     elsewhere = {**tiny.sections, "engine": {"name": "local", "threads": 2}}
-    table.unlink()  # whatever grid it came from
+    table.unlink()  # from any grid
     monkeypatch.setitem(SETTINGS, "tiny", replace(tiny, sections=elsewhere))
     assert missing_seeds(spec_of(tiny), read_earlier(spec_of(tiny), keep)) == [1]
 

@@ -1,4 +1,4 @@
-"""The paper's experiments: what they consist of, that they run, resume and say what came out."""
+"""The paper's experiments: their arms, runs, resumption and reports."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_there_is_no_verdict_below_three_seeds(seeds: int) -> None:
 
 
 def test_random_is_algorithm_1_and_fixed_sizes_are_called_dropout() -> None:
-    """By every method's name and title: what is drawn must be what it is called."""
+    """Every method's name and title match its sampling."""
     for arm in every_arm(Scale.SMALL):
         choice = parse(arm.settings(Scale.SMALL, 0)).scheme
         sampling = getattr(choice, "sampling", None)
@@ -127,7 +127,7 @@ def test_random_is_algorithm_1_and_fixed_sizes_are_called_dropout() -> None:
 
 
 def test_the_records_that_are_kept_are_of_the_runs_that_their_names_say() -> None:
-    """But for what cannot change a result: a key that came later has the default it has now."""
+    """Keys that cannot change a result are ignored: a new key has its current default."""
     folder = Path(__file__).parents[2] / "results" / "small"
     arms = dict.fromkeys(every_arm(Scale.SMALL))
     assert {v.slug for v in arms} == {path.stem for path in folder.glob("*.json")}
@@ -172,7 +172,8 @@ def test_records_survive_their_file_and_others_are_refused(tmp_path: Path) -> No
 
 def command(out: Path, *options: str) -> list[str]:
     base = ["reproduce", "heterofl", "--scale", "smoke"]
-    return [*base, "--seeds", "2", "--jobs", "2", "--out", str(out), *options]  # the last counts
+    # the last value counts
+    return [*base, "--seeds", "2", "--jobs", "2", "--out", str(out), *options]
 
 
 @pytest.mark.slow
@@ -180,7 +181,7 @@ def test_a_stopped_reproduction_goes_on_and_can_be_redrawn(
     tmp_path: Path, submodel: Command
 ) -> None:
     out = tmp_path / "out"
-    one = "--jobs", "1", "--seeds", "1"  # the second run waits for the first, and is never begun
+    one = "--jobs", "1", "--seeds", "1"  # the second run waits for the first and never starts
     first = start_command(*command(out, *one), stdout=tmp_path / "said")
     deadline = time.monotonic() + 120
     while not list(out.glob("runs/*/*/metrics.jsonl")) and time.monotonic() < deadline:
@@ -215,7 +216,7 @@ def test_the_runs_of_a_killed_reproduction_save_their_last_round_and_end(tmp_pat
     training = descendants(first.pid)
     first.kill()
     first.join()
-    assert len(training) == 3  # two runs, and who started them
+    assert len(training) == 3  # two runs and their parent
     deadline = time.monotonic() + 20
     while any(map(is_running, training)) and time.monotonic() < deadline:
         time.sleep(0.05)

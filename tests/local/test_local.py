@@ -1,4 +1,4 @@
-"""What a client does: batches, masked losses and gradients, schedules; optimisers as torch's."""
+"""Local work of a client: batches, masked losses and gradients, schedules, torch's optimisers."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_static_batch_norm_is_batch_norm_in_training_and_the_pooled_statistics_a
     ).sqrt()
     torch.testing.assert_close(layer(x), expected, rtol=1e-4, atol=1e-5)
     single = StaticBatchNorm(3)(torch.randn(1, 3, 1, 1)).detach()
-    assert single.abs().max() < 1e-4  # one value per channel is its own mean, but for rounding
+    assert single.abs().max() < 1e-4  # one value per channel is its own mean, up to rounding
 
 
 LR = 0.01
@@ -126,7 +126,7 @@ def test_it_steps_as_torchs_does(name: str) -> None:
     for number in range(1, 13):
         gradients: list[Tensor | None] = list(tensors(number))
         if number % 3 == 0:
-            gradients[1] = None  # a parameter without gradient stays, and so does its memory
+            gradients[1] = None  # a parameter without gradient and its memory stay
         for weight, gradient in zip(theirs, gradients, strict=True):
             weight.grad = None if gradient is None else gradient.clone()
         reference.step()
@@ -153,7 +153,7 @@ def test_clients_below_each_other_step_as_each_alone(name: str) -> None:
 
 @pytest.mark.parametrize("name", TORCHS)
 def test_the_proximal_term_is_that_of_the_objective(name: str) -> None:
-    """Gradients of f + (mu / 2) ||w - w_r||^2 by torch, against ours of f alone."""
+    """Gradients of f + (mu / 2) ||w - w_r||^2 by torch, against ours with f alone."""
     optimiser, mu = TORCHS[name][0], 0.7
     start = tensors(0)
     weights, reference = [w.clone() for w in start], [w.clone() for w in start]
@@ -174,7 +174,7 @@ def test_the_proximal_term_is_that_of_the_objective(name: str) -> None:
 
 @pytest.mark.parametrize("kind", [LocalAdam, LocalAdamW])
 def test_adam_in_one_pass_is_adam_row_by_row(kind: type[LocalAdam]) -> None:
-    """Weights that do not lie row by row, or whose rows have taken other steps, go the long way."""
+    """Weights that are not contiguous by row, or with unequal steps per row, use the slow path."""
     torch.manual_seed(0)
     adam = kind(weight_decay=0.1)
     start = torch.randn(4, 3, dtype=torch.float64)
@@ -185,7 +185,7 @@ def test_adam_in_one_pass_is_adam_row_by_row(kind: type[LocalAdam]) -> None:
         for parameters, kept_slots in zip(weights, slots, strict=True):
             rows = len(parameters[0]) // 4
             adam.step(parameters, [gradient.repeat(rows, 1)], kept_slots, 0.01)
-        if step == 1:  # as if the second client of the stack began later
+        if step == 1:  # as if the second client of the stack started later
             weights[2][0][4:] = start
             for slot in slots[2]:
                 slot[0][4:] = 0

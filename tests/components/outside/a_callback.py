@@ -1,4 +1,4 @@
-"""A callback, for Python: how far the model is from where the run began."""
+"""A callback in Python: distance of the model from its start."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING

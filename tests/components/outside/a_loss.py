@@ -1,4 +1,4 @@
-"""A loss: a function is one as it is."""
+"""A loss as a plain function."""
 
 from torch import Tensor
 from torch.nn import functional

@@ -1,4 +1,4 @@
-"""A merge rule: every holder counts twice, so that changes are halved."""
+"""A merge rule that counts every holder twice, so that changes are halved."""
 
 from torch import Tensor
 

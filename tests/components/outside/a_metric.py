@@ -1,4 +1,4 @@
-"""A metric: a function of outputs and targets, of which less is better."""
+"""A metric, a function of outputs and targets, where less is better."""
 
 from torch import Tensor
 

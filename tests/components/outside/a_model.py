@@ -1,4 +1,4 @@
-"""A model with keys of its own, made for the data's inputs and classes."""
+"""A model with its own keys, made for the data's inputs and classes."""
 
 import math
 

@@ -1,4 +1,6 @@
-"""A partition, as a plain function that lists who has what: blocks, the last one larger."""
+"""A partition as a plain function that lists the examples of clients in blocks, the last one
+larger.
+"""
 
 from submodel.data.partitions import PartitionContext
 

@@ -1,4 +1,4 @@
-"""A projection, as a plain function: onto the weights that are not negative."""
+"""A projection as a plain function onto non-negative weights."""
 
 from collections.abc import Mapping
 

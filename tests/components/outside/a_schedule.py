@@ -1,4 +1,4 @@
-"""A schedule, as a plain class: at work for some rounds, then at rest."""
+"""A schedule as a plain class: active for some rounds, then zero."""
 
 
 class Rests:

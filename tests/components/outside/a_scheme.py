@@ -1,4 +1,4 @@
-"""A scheme: the last units instead of the first."""
+"""A scheme that holds the last units instead of the first."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from submodel.schemes import Draw, Mask, RunFacts, Scheme, units_held
 
 @dataclass(frozen=True)
 class Last(Scheme):
-    """The last units; ``spare`` of them, at the very end, are held by nobody but the largest."""
+    """Hold the last units, but only at full capacity the last ``spare`` ones."""
 
     spare: int
 

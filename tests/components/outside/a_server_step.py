@@ -1,4 +1,4 @@
-"""A server step with a memory: the whole way first, then ever shorter steps."""
+"""A server step with a memory: a full first step, then ever shorter steps."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

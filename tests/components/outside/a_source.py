@@ -1,4 +1,4 @@
-"""A data source, as a plain function: two clouds of points."""
+"""A data source as a plain function: two clouds of points."""
 
 import torch
 

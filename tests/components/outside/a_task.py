@@ -1,4 +1,4 @@
-"""A task: the loss, what is told beside it, and which number a run is judged by."""
+"""A task: loss, reported metrics, and the number by which a run is judged."""
 
 from submodel.tasks.base import TaskContext, TaskKind  # type: ignore[import-not-found]
 from torch import Tensor

@@ -1,4 +1,4 @@
-"""A tokeniser: vowels, consonants and everything else."""
+"""A tokeniser of vowels, consonants and everything else."""
 
 from collections.abc import Sequence
 

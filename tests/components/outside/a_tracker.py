@@ -1,4 +1,4 @@
-"""A tracker: a line of text per round, beside the run's own files."""
+"""A tracker that writes a line of text per round beside the run's own files."""
 
 from submodel import Callback
 from submodel.algorithm.types import State

@@ -1,4 +1,4 @@
-"""An augmentation: some examples of a batch, at random, are turned into their negatives."""
+"""An augmentation that negates random examples of a batch."""
 
 import numpy as np
 import torch

@@ -1,4 +1,4 @@
-"""An engine: tasks in reverse order, each noted in a file."""
+"""An engine that runs tasks in reverse order and records each in a file."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path

@@ -14,7 +14,7 @@ from submodel.tasks.optimisers import Gradients, Slots
 
 @dataclass(frozen=True)
 class SignSgd:
-    """Moves every weight that has a gradient by ``stretch`` learning rates."""
+    """Move every weight with a gradient by ``stretch`` learning rates."""
 
     stretch: float = 1.0
     copies: int = 0

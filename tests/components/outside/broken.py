@@ -1,4 +1,4 @@
-"""What is no component of any kind, and one that asks for a key."""
+"""Objects that are not components, and a component with a required key."""
 
 from pydantic import Field
 
@@ -6,21 +6,21 @@ from submodel.core import Count, Section
 
 
 class Nothing:
-    """Is not of any kind."""
+    """An object of no component type."""
 
     def __init__(self, *given: object) -> None:
         pass
 
 
 class Raising:
-    """Cannot be made."""
+    """A component whose constructor fails."""
 
     def __init__(self, *given: object) -> None:
         raise ValueError("no luck today")
 
 
 class Needy:
-    """Has a key without a default."""
+    """A component with a key without a default."""
 
     class Options(Section):
         amount: Count = Field(description="of anything")

@@ -1,4 +1,4 @@
-"""Components that say why they are not defined for a run, and some that say it wrongly."""
+"""Components with reasons for not being defined, some of them malformed."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from submodel.core import Count, Section
 
 
 class Picky:
-    """Is never defined; nothing of it may be made."""
+    """A component that is never defined, so that it must not be made."""
 
     class Options(Section):
         amount: Count = Field(3, description="of anything")
@@ -23,11 +23,11 @@ class Picky:
 
 
 class Heir(Picky):
-    """Has the problems of the class that it extends."""
+    """A component that inherits its problems."""
 
 
 class Halves:
-    """A merge rule for clients that count alike."""
+    """A merge rule for clients of equal weight."""
 
     @staticmethod
     def problems(options: Any, context: object) -> list[str]:  # noqa: ARG004
@@ -39,14 +39,14 @@ class Halves:
 
 
 class Late:
-    """Would have to be made before it can be asked."""
+    """A component that must be made before it can report problems."""
 
     def problems(self, options: Any, context: object) -> list[str]:
         return ["too late"]
 
 
 class Silent:
-    """Says it in one word."""
+    """A component that returns its problem as one string."""
 
     @classmethod
     def problems(cls, options: Any, context: object) -> str:
@@ -54,7 +54,7 @@ class Silent:
 
 
 class Clumsy:
-    """Fails to say it."""
+    """A component whose check fails."""
 
     @classmethod
     def problems(cls, options: Any, context: object) -> list[str]:

@@ -1,4 +1,4 @@
-"""Text of one's own as data: whose it is, what is for testing, and what is wrong with it."""
+"""Own text as data: clients, test part, and errors."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_a_configuration_loads_text(tmp_path: Path) -> None:
 
 
 def make_broken(path: Path) -> None:
-    """A file that is not UTF-8, after more than one chunk of characters that are not whole."""
+    """Make a file that is not UTF-8 after more than one chunk with incomplete characters."""
     path.write_bytes("é".encode() * 150_000 + b"a\xff")
 
 

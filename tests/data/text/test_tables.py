@@ -1,4 +1,4 @@
-"""Text in a column of a table: one text or one for every client, and what is wrong with it."""
+"""Text in a column of a table: one text or one per client, and errors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def write(path: Path, rows: list[dict[str, Any]], suffix: str) -> Path:
-    """The rows as a table."""
+    """Write rows as a table."""
     file = path / f"rows{suffix}"
     if suffix == ".jsonl":
         file.write_text("\n".join(map(json.dumps, rows)))
@@ -123,7 +123,7 @@ def test_a_csv_file_that_is_damaged_is_an_error(tmp_path: Path) -> None:
 
 def test_a_long_cell_is_read(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
-    text = "ab" * 200_000  # more than Python's csv takes by itself
+    text = "ab" * 200_000  # more than the default of Python's csv
     path.write_text(f"said\n{text}\n")
     data = load_text(path, column="said")
     assert text_of(data, "train") + text_of(data, "test") == f"{text}\n"

@@ -1,4 +1,4 @@
-"""Text as tokens and back: nothing is lost, bytes are counted, bad tokenisers are refused."""
+"""Text as tokens and back: lossless, with counted bytes; bad tokenisers are refused."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ALPHABET = "".join(sorted(set(TEXT)))
 
 
 def make(name: str, *pieces: str, **keys: Any) -> Tokeniser:
-    """A tokeniser of a training part."""
+    """Fit a tokeniser to a training part."""
     component = TOKENS.find(name)
     context = TokensContext(lambda: pieces or (TEXT,), component.argument)
     return component.make(component.options(**keys), context)
@@ -128,7 +128,7 @@ def test_json_that_is_no_tokeniser_of_ours_is_refused(what: str) -> None:
 
 
 def words(path: Path, vocabulary: dict[str, int], unknown: str | None) -> Path:
-    """A file with a tokeniser of whole words."""
+    """Make a file with a tokeniser of whole words."""
     model = models.WordLevel(vocabulary, unk_token=unknown or "[none]")
     tokenizer = Tokenizer(model)
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
@@ -167,7 +167,7 @@ def test_text_that_a_file_has_no_token_for_is_an_error_with_its_place(tmp_path: 
     tokenizer = Tokenizer(models.BPE({"a": 0, "b": 1}, []))
     tokenizer.save(str(tmp_path / "ab.json"))
     tokens = make(f"file:{tmp_path / 'ab.json'}")
-    assert tokens.encode("ab ba").tolist() == [0, 1, 1, 0]  # a space may go
+    assert tokens.encode("ab ba").tolist() == [0, 1, 1, 0]  # spaces may be lost
     with pytest.raises(NoTokenError) as caught:
         tokens.encode("ab xa")
     assert (caught.value.piece, caught.value.position) == ("x", 3)

@@ -1,4 +1,4 @@
-"""Windows of tokens: every token but the first is a target once; large ones are mapped."""
+"""Windows of tokens: every token but the first is a target once; large texts are mapped."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.support.text import folder_of, inputs_of, load_text
 
 
 def cut(sizes: list[int], length: int) -> Windows:
-    """The windows of the tokens 1, 2, 3, ..., which come in pieces of these sizes."""
+    """Return the windows of the tokens 1, 2, 3, ... in pieces of these sizes."""
     tokens = np.arange(1, sum(sizes) + 1, dtype=np.int32)
     parts = list(cut_windows(np.split(tokens, np.cumsum(sizes)[:-1]), length))
     empty = np.zeros((0, length))
@@ -95,7 +95,7 @@ def folders(tmp_path: Path) -> list[Path]:
 
 
 def load_large(path: Path, monkeypatch: pytest.MonkeyPatch, **keys: Any) -> Dataset:
-    """As if the text was large."""
+    """Load a text as if it were large."""
     with monkeypatch.context() as here:
         here.setattr(build, "LARGE", 0)
         return load_text(path, **keys)

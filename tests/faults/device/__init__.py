@@ -1,1 +1,1 @@
-"""Put on the PYTHONPATH of devices that are to misbehave."""
+"""Folder on the PYTHONPATH of devices that should misbehave."""

@@ -1,8 +1,8 @@
-"""Makes a device misbehave: Python runs this file at the start of every process of the device.
+"""Make a device misbehave; Python runs this file at the start of every process of the device.
 
-It is on the PYTHONPATH of devices under test alone. The folder that SUBMODEL_TEST_FAULTS names
-holds ``plan``, a word for each time that the device is asked to train (the last one goes on for
-ever), and gets ``asked``, a line "round process fault" for each time that it was.
+It is on the PYTHONPATH of devices under test only. The folder in SUBMODEL_TEST_FAULTS has ``plan``,
+with a word for each request to train (the last word repeats), and gets ``asked``, with a line
+"round process fault" for each request.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _FOLDER = os.environ.get("SUBMODEL_TEST_FAULTS")
 
 
 class _Finder(MetaPathFinder):
-    """Imports the device's app as it is, and then spoils it."""
+    """Import the device's app, then modify it."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -43,7 +43,7 @@ class _Finder(MetaPathFinder):
 
 
 def spoiled(honest: Callable[..., Any], folder: Path) -> Callable[..., Any]:
-    """The app's function that answers messages, with the faults that are planned."""
+    """Wrap the app's function for messages with the planned faults."""
 
     def answer(kind: str, message: Any, context: Any) -> Any:
         if kind != "train":
@@ -63,7 +63,7 @@ def spoiled(honest: Callable[..., Any], folder: Path) -> Callable[..., Any]:
 
 
 def _reply(reply: Any, message: Any, fault: str, last: Path) -> Any:
-    """The honest reply, or what becomes of it."""
+    """Return the honest reply, or its faulty version."""
     import torch
     from flwr.app import Message as FlowerMessage
     from flwr.app import RecordDict
@@ -83,7 +83,7 @@ def _reply(reply: Any, message: Any, fault: str, last: Path) -> Any:
         tensors["beside"] = torch.zeros(1_000_000)
     elif fault == "endless":  # 100 MB
         tensors["beside"] = torch.arange(25_000_000, dtype=torch.int32)
-    elif fault == "equal":  # as much, in chunks that are all the same and so travel once
+    elif fault == "equal":  # as much, in equal chunks, which are sent once
         tensors["beside"] = torch.zeros(25_000_000)
     elif fault == "old":
         return FlowerMessage(to_records(before), reply_to=message)

@@ -1,8 +1,8 @@
 """Flower's simulation with Ray: `make test-simulation`, not a part of `make test`.
 
-Ray listens on every interface and asks for the addresses of clouds, so all of it runs in a network
-namespace that has nothing but loopback, and in a process namespace, so that nothing outlives it:
-`flwr run` leaves a SuperLink behind.
+Ray listens on every interface and looks up addresses of cloud services, so it runs in a network
+namespace with loopback only, and in a process namespace, so that no process remains: `flwr run`
+leaves a SuperLink behind.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ device = "cpu"
 least = 10
 deadline = 120
 """
-PATIENCE = 600.0  # seconds, on a machine with other things to do
+PATIENCE = 600.0  # seconds, on a busy machine
 
 
 def isolated(command: Sequence[str]) -> list[str]:
-    """The command with a loopback of its own for all network."""
+    """Wrap a command so that its only network is its own loopback."""
     user = [] if os.geteuid() == 0 else ["--map-root-user"]
     namespaces = ["--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
     shell = ["sh", "-c", 'ip link set lo up && "$@"', "sh"]
@@ -66,7 +66,7 @@ def isolated(command: Sequence[str]) -> list[str]:
 
 @pytest.fixture(scope="module", autouse=True)
 def _permitted() -> None:
-    """Fail where there is no isolation: the test would put Ray on the machine's network."""
+    """Fail without isolation, as the test would expose Ray on the machine's network."""
     for program in ("unshare", "ip"):
         if shutil.which(program) is None:
             pytest.fail(f"needs the command {program}: Ray is started in a network of its own only")
@@ -80,7 +80,7 @@ def _permitted() -> None:
 
 @pytest.fixture
 def home() -> Iterator[Path]:
-    """A short path: Ray puts sockets below it, whose names have a limit."""
+    """Make a folder with a short path, as the names of Ray's sockets have a limit."""
     with tempfile.TemporaryDirectory(prefix="sim-") as path:
         yield Path(path)
 
@@ -89,7 +89,7 @@ def test_ten_nodes_in_rays_actors_train_what_one_process_trains(home: Path) -> N
     config, folder = home / "config.toml", RunFolder(home / "run")
     config.write_text(CONFIG)
     shutil.copytree(thin_app(), home / "app")
-    (home / "ray_bootstrap_config.yaml").write_text("{}")  # without it Ray asks clouds who it is
+    (home / "ray_bootstrap_config.yaml").write_text("{}")  # without it Ray queries cloud services
     variables = environment(home / "flwr") | {
         "HOME": str(home),
         "RAY_TMPDIR": str(home),

@@ -1,4 +1,4 @@
-"""The apps that Flower runs, called through Flower's own objects: no processes, no network."""
+"""The apps for Flower, called with Flower's objects, without processes or network."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ from submodel.runs.loop import RunFolder
 from tests.support.rounds import step_of
 
 Change = Callable[[FlowerMessage], list[FlowerMessage]]
-SUPERLINK = 1  # the node id under which Flower itself answers
+SUPERLINK = 1  # the node id of Flower's own replies
 
 
 class Village(Grid):
-    """A grid whose nodes are in this process: each answers when its answer is pulled.
+    """A grid whose nodes are in this process; each answers when its answer is pulled.
 
-    ``spoil`` may replace the answer that a node gives to a task.
+    ``spoil`` may replace a node's answer to a task.
     """
 
     def __init__(self, parts: int = 4, first: int = 2**63) -> None:
@@ -84,7 +84,7 @@ class Village(Grid):
         for message in messages:
             ticket = f"message {len(self.sent)}"
             self.sent.append(message)
-            vars(message.metadata)["_message_id"] = ticket  # which Flower's own grid does, too
+            vars(message.metadata)["_message_id"] = ticket  # like Flower's own grid
             self._waiting[ticket] = message
             tickets.append(ticket)
         return tickets
@@ -120,26 +120,26 @@ def config_of(**sections: Any) -> Config:
 @pytest.fixture(autouse=True)
 def _as_in_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SUBMODEL_DATA", str(tmp_path / "cache"))
-    for name in ("_run_id", "_node_id", "_task_id"):  # Flower's processes know who they are
+    for name in ("_run_id", "_node_id", "_task_id"):  # Flower's processes have an identity
         monkeypatch.setattr(TaskIdentity, name, SUPERLINK)
 
 
 def run_config(folder: Path, config: Config) -> dict[str, bool | float | int | str]:
-    """What `flwr run --run-config` gives the app; keys that are not given are empty."""
+    """Return the run config of `flwr run --run-config`; missing keys are empty."""
     file = folder.with_suffix(".toml")
     file.write_text(to_toml(config))
     return {"config": str(file), "folder": str(folder), "settings": ""}
 
 
 def run(folder: Path, config: Config, grid: Grid) -> RunFolder:
-    """A run as Flower starts it."""
+    """Start a run like Flower."""
     context = Context(7, SUPERLINK, {}, RecordDict(), run_config(folder, config))
     server_app.app(grid, context)
     return RunFolder(folder)
 
 
 class Without(SerialEngine):
-    """The serial engine, of which a client is never heard."""
+    """The serial engine without the answers of a client."""
 
     absent: int | None = None
 
@@ -215,7 +215,7 @@ def test_a_run_through_flowers_objects_ends_with_the_bits_of_a_local_one(tmp_pat
     assert [line["clients"] for line in lines] == [4, 4]
     assert not any("missing" in line or line["refused"] for line in lines)
     kinds = [message.metadata.message_type for message in grid.sent]
-    assert kinds[:4] == [MessageType.QUERY] * 4  # each is asked once who it is
+    assert kinds[:4] == [MessageType.QUERY] * 4  # each is asked once for its identity
     assert kinds[4:12] == [MessageType.TRAIN] * 8
     assert MessageType.QUERY not in kinds[4:]
     assert [message.metadata.group_id for message in grid.sent[4:12]] == ["1"] * 4 + ["2"] * 4
@@ -242,7 +242,7 @@ def test_nodes_measure_for_the_static_norms(tmp_path: Path) -> None:
 
 
 def gone(message: FlowerMessage) -> list[FlowerMessage]:
-    """What Flower says of a node that died; not the node says it, so the sender is another."""
+    """Make Flower's reply for a dead node, which has another sender."""
     reply = FlowerMessage(Error(code=5, reason="Node Unavailable"), reply_to=message)
     vars(reply.metadata)["_src_node_id"] = SUPERLINK
     return [reply]
@@ -265,7 +265,7 @@ def arrays(name: str, *fields: Any) -> RecordDict:
 
 
 def late(message: FlowerMessage) -> list[FlowerMessage]:
-    """An honest answer, but as if to the round before."""
+    """Make an honest answer to the previous round."""
     reply = client_app.app(message, Context(7, 3, {"part": 2}, RecordDict(), {}))
     ours = Message.from_bytes(payload_of(reply))
     where = ours.head["assignment"]
@@ -298,7 +298,7 @@ FAULTS: dict[str, tuple[Change, str]] = {
 
 @pytest.mark.slow
 def test_bad_answers_are_named_and_left_out(tmp_path: Path) -> None:
-    """One fault per round, of one client; beside another's answers come replies to nothing."""
+    """One fault per round, of one client; another's answers come with stray replies."""
     config = config_of(train={"rounds": len(FAULTS), "evaluate_every": len(FAULTS)})
     faults, grid = [change for change, _ in FAULTS.values()], Village()
 

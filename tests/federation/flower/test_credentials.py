@@ -1,4 +1,4 @@
-"""A federation's folder: what TLS and Flower make of it, what is refused, what a user reads."""
+"""A federation's folder: use by TLS and Flower, refusals, and output for users."""
 
 from __future__ import annotations
 
@@ -337,7 +337,7 @@ def test_a_device_checks_its_own_credentials(federation: Federation, tmp_path: P
 
 @pytest.fixture
 def federation_command(submodel: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Run ``submodel federation`` in an empty folder; its exit status, output and errors."""
+    """Run ``submodel federation`` in an empty folder; return exit status, output and errors."""
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments: str) -> tuple[int, str, str]:

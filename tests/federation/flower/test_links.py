@@ -1,4 +1,4 @@
-"""Flower's processes: started, guarded, asked and ended; what devices are told when it fails."""
+"""Flower's processes: start, guard, status and end; messages to devices on failure."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_who_may_submit_a_run(real_app: Any, peer: str) -> None:
     start = "/v1/control/start-run"
     status, body = answer(guard.Guard(real_app), start, peer)
     assert (status != 403 and REFUSED not in body) is PEERS[peer]
-    assert answer(real_app, start, "10.0.0.5")[0] != 403  # Flower itself lets everybody in
+    assert answer(real_app, start, "10.0.0.5")[0] != 403  # Flower itself admits every node
 
 
 def test_the_own_address_is_this_machine(real_app: Any) -> None:
@@ -207,7 +207,7 @@ def test_the_launcher_serves_the_guarded_application(monkeypatch: pytest.MonkeyP
 def sent_through(
     path: str, headers: dict[str, str], pieces: Sequence[bytes], known: bool
 ) -> tuple[int, int, bytes]:
-    """The status of a request through the guard, how much of it was read, and what came behind."""
+    """Send a request through the guard; return status, read bytes and forwarded part."""
     left, passed, status = list(pieces), [], []
 
     async def receive() -> dict[str, Any]:
@@ -241,14 +241,14 @@ PUSH, OTHER = "/v1/fleet/push-object", "/v1/fleet/push-messages"
 @pytest.mark.parametrize(
     ("path", "declared", "sent", "known", "status"),
     [
-        (PUSH, 60_000, 60_000, False, 200),  # whoever it is
+        (PUSH, 60_000, 60_000, False, 200),  # any sender
         (PUSH, None, 60_000, False, 200),
         (PUSH, 600_000_000, 600_000, False, 413),
-        (PUSH, None, 600_000, False, 413),  # in chunks: nobody knows how many
+        (PUSH, None, 600_000, False, 413),  # in an unknown number of chunks
         (PUSH, 10, 600_000, False, 413),
         (PUSH, 600_000, 600_000, False, 413),
         (PUSH, 600_000, 600_000, True, 200),
-        (PUSH, 1_065_536, 1_065_536, True, 200),  # a chunk and what is around it
+        (PUSH, 1_065_536, 1_065_536, True, 200),  # a chunk with its header
         (PUSH, 1_065_537, 1_065_537, True, 413),
         (PUSH, 10, 600_000, True, 413),
         (OTHER, 1_048_576, 1_048_576, True, 200),
@@ -280,19 +280,19 @@ def tree(objects: int) -> ObjectTree:
 
 
 def flower_array(payload: bytes) -> bytes:
-    """An array as Flower keeps it, without its chunks."""
+    """Make an array in Flower's form without its chunks."""
     return FlowerArray("uint8", (len(payload),), "safetensors", payload).deflate()
 
 
 def test_an_answer_has_no_more_objects_and_chunks_than_its_message() -> None:
-    """Flower's devices send every object in a request of its own, so this bounds the whole."""
+    """Flower's devices send every object in its own request, so this bounds the total."""
     chunk = 5 << 20
     root = ObjectTree(object_id="root", children=[tree(5)])
     sent = PullMessagesResponse(
         messages_list=[FlowerMessage(metadata=Metadata(message_id="a"))],
         message_object_trees=[root],
     )
-    # eight chunks, of which seven are equal: one object, which does not make an answer shorter
+    # eight chunks, of which seven are equal: one object, which does not shorten an answer
     kept = {"root": b"Message", "0": flower_array(bytes(7 * chunk) + b"x")}
     answers = bounds.AnswerLimits(lambda **_: sent, lambda **_: "stored", lambda **_: "kept")
     assert answers.pull(request=None, store=kept) is sent
@@ -319,7 +319,7 @@ def test_an_answer_has_no_more_objects_and_chunks_than_its_message() -> None:
             store(head + body)
 
 
-# What a device is told to be
+# The identity of a device
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
 VALUE = TEXT | st.integers() | st.floats(allow_nan=False) | st.booleans()
@@ -440,7 +440,7 @@ def test_the_reason_of_an_end_is_one_sentence(said: str, status: int, reason: st
 
 
 class FakeNode(Supernode):
-    """Lives as long as it has something to say; time passes only while it sleeps or starts."""
+    """A process that lives while it has output; time passes only while it sleeps or starts."""
 
     def __init__(self, tmp_path: Path, lives: list[float], words: Sequence[str] = ()) -> None:
         super().__init__("127.0.0.1:9092", tmp_path, tmp_path / "log", None, {})
@@ -486,7 +486,9 @@ def test_the_pauses_grow_and_begin_anew_after_it_has_worked(
 def test_a_key_that_was_refused_is_shown_again_soon(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A device that crashed is let in when it no longer counts as online, not half a minute on."""
+    """A crashed device is admitted when it no longer counts as online, without waiting half a
+    minute.
+    """
     node = FakeNode(tmp_path, [0.0] * 7)
     refusal = explain_exit("[code: 2004]", 1)
     monkeypatch.setattr(supernode, "time", node)
@@ -598,7 +600,7 @@ def app(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def link(files: Files, app: Path) -> Iterator[Superlink]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join([str(SOURCE), str(app / "modules")]))
-        for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):  # loopback must not go there
+        for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):  # loopback must not use the proxy
             patch.setenv(name, f"http://127.0.0.1:{free_port()}")
         where = app / "flower"
         link = Superlink(
@@ -625,7 +627,7 @@ def until(condition: Callable[[], Any], seconds: float = 30) -> Any:
 
 @dataclass
 class Device:
-    """A SuperNode that is kept running in a thread, and what it told."""
+    """A SuperNode that is kept running in a thread, with its output."""
 
     node: Supernode
     events: list[str]
@@ -697,7 +699,7 @@ def test_a_superlink_over_tls_from_start_to_end(
     assert control.status(run) == "finished:completed"
     reply = json.loads((tmp_path / "reply.json").read_text())
     assert reply == TOLD
-    control.stop(run)  # of no effect: it has ended
+    control.stop(run)  # without effect, as it has ended
     assert control.status(run) == "finished:completed"
 
     until(lambda: control.status(failing).startswith("finished"))
@@ -714,7 +716,7 @@ def test_a_superlink_over_tls_from_start_to_end(
 
 
 def signed(key: ec.EllipticCurvePrivateKey) -> dict[str, str]:
-    """The headers of a device with this key."""
+    """Return the headers of a device with this key."""
     request = httpx.Request("POST", "https://127.0.0.1")
     context: Any = SimpleNamespace(request=request)
     reply = httpx.Response(200)
@@ -738,7 +740,7 @@ def test_without_a_key_the_superlink_takes_next_to_nothing(
         return int(re.findall(r"VmHWM:\s+(\d+) kB", peak.read_text())[0]) * 1024
 
     def push(headers: dict[str, str], megabytes: int, length: bool = True) -> int:
-        """The status of a request; 0 if the line is cut before it is read."""
+        """Send a request; return its status, or 0 if the connection is cut first."""
         trust = probe.trust(files.server.ca)
         with closing(http.client.HTTPSConnection(host, port, timeout=30, context=trust)) as line:
             try:
@@ -757,7 +759,7 @@ def test_without_a_key_the_superlink_takes_next_to_nothing(
             except OSError:
                 return 0
 
-    assert push(signed(known), 1) == 400  # no message of Flower's, but it is read
+    assert push(signed(known), 1) == 400  # not a message of Flower, but it is read
     before = memory()
     for headers in ({}, signed(stranger), {**signed(known), "flwr-timestamp": "2026-01-01"}):
         assert push(headers, 1) in (0, 413)
@@ -845,7 +847,7 @@ def test_a_superlink_that_cannot_start_says_why(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_superlink_that_is_killed_leaves_nothing_behind(link: Superlink) -> None:
-    time.sleep(1)  # what was started in the last half second nobody has looked at
+    time.sleep(1)  # processes started in the last half second were not checked yet
     assert link.alive()
     [own] = [one for one in descendants(os.getpid()) if "launcher.py" in command_line(one)]
     below = descendants(own.pid)

@@ -1,4 +1,4 @@
-"""The real thing on loopback: a SuperLink with TLS and node keys, `serve`, and two that `join`."""
+"""Real processes on loopback: a SuperLink with TLS and node keys, `serve`, and two `join`."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ deadline = 120
 WORDS = {"big": "the cat sat on the mat. ", "small": "a dog ran over a hill. "}
 
 
-# SuperNodes of Flower's own in one process each, which are forked so that it is imported once
+# Flower's SuperNodes in one process each, forked so that Flower is imported once
 PRETENDERS = """
 import json, os, sys
 from flwr.supernode.cli import flower_supernode
@@ -77,7 +77,7 @@ while names:
 
 
 def refused(house: House) -> None:
-    """Whom the server does not know, it lets in under no pretence."""
+    """Check that the server refuses an unknown device."""
     other = create(house.folder / "other", ["127.0.0.1"], ["stranger"]).folder / "devices/stranger"
     own = house.folder / "federation" / "devices" / "big"
     trust, key = "--root-certificates", "--auth-supernode-private-key"
@@ -119,7 +119,7 @@ def reported(house: House, name: str) -> Callable[[], bool]:
 
 @pytest.mark.slow
 def test_two_devices_train_over_tls_what_one_process_trains(house: House) -> None:
-    """One on text of its own, by the server's byte pairs; one plays a client of the run's data."""
+    """One has its own text with the server's byte pairs; one has a client of the run's data."""
     (house.folder / "train").mkdir()
     for name, words in WORDS.items():
         (house.folder / "train" / f"{name}.txt").write_text(words * 6)

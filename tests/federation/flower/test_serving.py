@@ -1,4 +1,4 @@
-"""A run on links: what is started again, how apps start, answers in parts or of nothing."""
+"""A served run: restarts, start of apps, partial or missing answers."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Link:
 
 
 class Scene:
-    """A served run; `asked` is called for its status, with how often that happened before."""
+    """A served run; `asked` returns its status by the number of earlier calls."""
 
     def __init__(
         self, folder: Path, asked: Callable[[int], str], keys: Callable[[], Mapping[str, bytes]]
@@ -72,7 +72,7 @@ class Scene:
         self._asked, self._times = asked, 0
 
     def __call__(self, *_: object) -> Scene:
-        return self  # in the place of a connection
+        return self  # instead of a connection
 
     def submit(self, _: Path, run_config: Mapping[str, Any]) -> int:
         self.submitted.append(run_config)
@@ -266,7 +266,7 @@ def test_flowers_own_program_starts_apps_where_ours_cannot(tmp_path: Path) -> No
         said, _ = parent.communicate(timeout=60)
     sentence, start, *_ = said.splitlines()
     assert sentence.startswith("submodel: every message starts a program that imports PyTorch")
-    assert module in sentence  # what is amiss
+    assert module in sentence  # problem
     assert start == f"started with {' '.join(runtime)} --parent-pid {parent.pid}"
 
 
@@ -287,7 +287,7 @@ def test_a_device_looks_soon_after_a_message_and_ever_more_rarely(
 
 
 class Parts:
-    """A SuperLink in this process: what devices have announced, and the parts that have come."""
+    """A SuperLink in this process with announced answers and received parts."""
 
     def __init__(self) -> None:
         self.parts: dict[str, bytes] = {}
@@ -297,7 +297,7 @@ class Parts:
         self._announced: dict[str, tuple[Any, ObjectTree]] = {}
 
     def announce(self, ticket: str, payload: bytes) -> tuple[str, dict[str, bytes]]:
-        """An answer by its tree; its number, and its parts."""
+        """Announce an answer by its tree; return its number and parts."""
         question = FlowerMessage(RecordDict(), 7, MessageType.TRAIN)
         vars(question.metadata)["_message_id"] = ticket
         answer = FlowerMessage(to_records(payload), reply_to=question)
@@ -334,7 +334,7 @@ def link() -> Parts:
 
 @pytest.fixture
 def channel(link: Parts, monkeypatch: pytest.MonkeyPatch) -> GridChannel:
-    for name in ("_run_id", "_node_id", "_task_id"):  # Flower's processes know who they are
+    for name in ("_run_id", "_node_id", "_task_id"):  # Flower's processes have an identity
         monkeypatch.setattr(TaskIdentity, name, 1)
     grid = HttpGrid(token="-")
     monkeypatch.setattr(HttpGrid, "run", SimpleNamespace(run_id=1))

@@ -1,8 +1,8 @@
-"""The exact engine against brute force: every sequence of masks, orders, participants and noise.
+"""The exact engine against brute force over masks, orders, participants and noise.
 
-The other way here is plain: points with weights, multiplied by every possible round. Noise takes
-the two values +-sigma/sqrt(d) in every coordinate, which has the variance of the lab's Gaussian;
-given the masks an iterate is affine in it, so the first two moments are the same.
+Brute force is simple: points with weights, multiplied by every possible round. Noise takes the two
+values +-sigma/sqrt(d) in every coordinate, which has the variance of the lab's Gaussian; given the
+masks, an iterate is affine in the noise, so the first two moments are the same.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from submodel_lab.theory.problems import FloatArray, Quadratic
 
 CLOSE = 1e-10
 Rounds = list[tuple[float, FloatArray]]
-"""What may happen in one round: a chance, and the masks of all clients."""
+"""Possible events of a round: a probability and the masks of all clients."""
 
 
 def subsets(d: int, sizes: Iterable[int]) -> list[FloatArray]:
@@ -60,7 +60,7 @@ def equals(masks: list[FloatArray]) -> list[tuple[float, FloatArray]]:
 
 @dataclass
 class Brute:
-    """A problem, and one round after another of weighted points."""
+    """A problem with weighted points after each round."""
 
     problem: Quadratic
     steps: int
@@ -68,7 +68,7 @@ class Brute:
     participants: int
 
     def advance(self, w: FloatArray, masks: FloatArray, eta: float) -> FloatArray:
-        """All points (points x d) after a round with these masks, equally likely each."""
+        """Return all points (points x d) after a round with these masks, with equal probability."""
         n, d = self.problem.clients, self.problem.dimension
         size, shape = self.problem.noise / math.sqrt(d), (self.participants, self.steps, d)
         noises = product([-size, size], repeat=math.prod(shape)) if size else [np.zeros(shape)]
@@ -88,7 +88,7 @@ class Brute:
         return np.concatenate(points)
 
     def output(self, w: FloatArray, masks: FloatArray) -> FloatArray:
-        """Without noise, of everybody."""
+        """Take the noiseless output step of all clients."""
         change = np.zeros_like(w)
         for a, b, s in zip(self.problem.matrices, self.problem.vectors, masks * self.factors,
                            strict=True):  # fmt: skip
@@ -103,7 +103,7 @@ class Brute:
     def run(self, courses: list[tuple[float, list[FloatArray]]], etas: list[float], w0: FloatArray,
             target: FloatArray, last: Callable[[FloatArray], list[tuple[float, FloatArray]]]
             ) -> dict[str, Any]:  # fmt: skip
-        """Moments over all courses of masks (a chance, and masks for each round)."""
+        """Return the moments over all courses of masks (a probability and masks for each round)."""
         rounds, d = len(etas), len(w0)
         means, seconds = np.zeros((rounds + 1, d)), np.zeros((rounds + 1, d, d))
         losses, output_loss, output_distance = np.zeros(rounds + 1), 0.0, 0.0
@@ -129,7 +129,7 @@ class Brute:
 
 
 def courses_of(rounds: Rounds, count: int, every: int = 1) -> list[tuple[float, list[FloatArray]]]:
-    """All sequences of independent rounds, each of which has ``every`` alike."""
+    """List all sequences of independent rounds, with equal masks in groups of ``every``."""
     return [
         (math.prod(chance for chance, _ in course), [m for _, m in course for _ in range(every)])
         for course in product(rounds, repeat=count)
@@ -140,7 +140,7 @@ def compare(
     problem: Quadratic, masking: Masking, steps: int, eta: Any, rounds: int, courses: Any,
     last: Rounds | None, participants: int | None = None, start: Any = None,
 ) -> None:  # fmt: skip
-    """Hold the engine to brute force; ``last``: masks of the output step, None: mean of windows."""
+    """Compare the engine with brute force; ``last``: masks of the output step (None: windows)."""
     plan = TrialPlan(masking, rounds, steps, eta, math.inf, participants=participants, start=start)
     found = exact_moments(problem, plan, keep=range(rounds + 1))
     brute = Brute(problem, steps, masking.factors(problem.dimension),
@@ -168,7 +168,7 @@ def compare(
 
 @pytest.fixture(params=["masks", "moments"])
 def _way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """K = 1 by enumeration, and by four moments."""
+    """Compute K = 1 by enumeration and by four moments."""
     if request.param == "moments":
         monkeypatch.setattr("submodel_lab.theory.round_maps._FEW_MASKS", 0)
 
@@ -208,7 +208,7 @@ def test_masks_of_a_fixed_size(steps: int) -> None:
     masking = Masking(Random("fixed"), (0.5, 1.0))  # 2 and all of 4
     rounds = independent([equals(subsets(4, [2])), equals(subsets(4, [4]))])
     compare(problem, masking, steps, 0.1, 2, courses_of(rounds, 2), rounds)
-    # four different coordinates are held together only by sets of four and more
+    # four distinct coordinates are held together only in sets of four and more
     problem = quadratics(2, 5, noise=0.0)
     rounds = independent([equals(subsets(5, [4])), equals(subsets(5, [3]))])
     compare(problem, Masking(Random("fixed"), (0.8, 0.6)), steps, 0.1, 1, courses_of(rounds, 1),
@@ -229,7 +229,7 @@ def test_some_clients_take_part(noise: float) -> None:
 
 
 def window_courses(windows: list[FloatArray], rounds: int) -> Any:
-    """Every order in every epoch."""
+    """List every order in every epoch."""
     epochs = -(-rounds // len(windows))
     all_orders = list(permutations(windows))
     return [
@@ -240,7 +240,7 @@ def window_courses(windows: list[FloatArray], rounds: int) -> Any:
 
 @pytest.mark.parametrize("rounds", [6, 5, 2])
 def test_shuffled_windows(rounds: int) -> None:
-    """All orders of two epochs, a part of one among them."""
+    """All orders of two epochs, of which one may be partial."""
     problem = quadratics(2, 3, noise=0.0)
     masking = Masking(Rolling(3), (1 / 3, 2 / 3))
     windows = [np.array([np.roll([1.0, 0, 0], j), np.roll([1.0, 1, 0], j)]) for j in range(3)]
@@ -288,7 +288,7 @@ def test_lists_of_masks(together: bool) -> None:
 
 
 def test_step_sizes_that_fall() -> None:
-    """Few of them, and so many that the rounds between are interpolated."""
+    """A few step sizes, and so many that rounds between the nodes are interpolated."""
     problem = quadratics(1, 2, noise=0.0)
     rounds = independent([coins(np.full(2, 0.6))])
     for steps in (1, 2):  # 4 step sizes; from 2 K + 2 on they are interpolated
@@ -312,7 +312,7 @@ def test_trials_agree() -> None:
 
 
 def test_many_coordinates_need_no_list() -> None:
-    """d = 40: by moments, and a round is applied, not written as a matrix."""
+    """d = 40: by moments, and a round is applied without its matrix."""
     problem = quadratics(2, 40, noise=1.0)
     for masking in (bernoulli(0.5, 2), Masking(Random("fixed"), (0.5, 0.25))):
         plan = TrialPlan(masking, 10, 1, 0.1, math.inf, trials=200)

@@ -1,4 +1,4 @@
-"""The theory lab against enumeration, finite differences, the transcription and training itself."""
+"""The theory lab against enumeration, finite differences, the transcription and training."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_the_mean_over_examples_is_the_gradient(name: str) -> None:
 
 
 def enumerated(problem: Problem, p: FloatArray, w: FloatArray) -> float:
-    """F_p(w) over all 2^d masks, as the definition has it."""
+    """Return F_p(w) over all 2^d masks, by definition."""
     total = 0.0
     for mask in product((0.0, 1.0), repeat=problem.dimension):
         held = sum(mask)
@@ -108,7 +108,7 @@ def test_f_p_and_its_optimum_in_closed_form(d: int) -> None:
     assert masked.value(w) == pytest.approx(enumerated(problem, p, w), abs=DEVIATION)
     best = masked.optimum(10.0)
     assert np.abs(masked.gradient(best)).max() < DEVIATION
-    for j in range(d):  # and so it is of the enumerated objective: symmetric around the optimum
+    for j in range(d):  # also of the enumerated objective, which is symmetric around the optimum
         e = np.zeros(d)
         e[j] = 1e-3
         up, down = enumerated(problem, p, best + e), enumerated(problem, p, best - e)
@@ -169,7 +169,7 @@ def test_the_unbiased_variant_keeps_linear_terms() -> None:
 def transcribed(
     problem: Any, plan: TrialPlan, radius: float
 ) -> tuple[list[FloatArray], FloatArray]:
-    """Trial 0 by the plain transcription, with the lab's masks and noise."""
+    """Run trial 0 of the plain transcription with the lab's masks and noise."""
     n, d = problem.clients, problem.dimension
 
     def stochastic(i: int) -> Any:
@@ -277,7 +277,7 @@ def test_projection() -> None:
     plan = TrialPlan(bernoulli(1.0, 2), 30, 2, 0.1, 1.0, trials=2)
     found = run_trials(far, plan, keep=[30])
     np.testing.assert_allclose(np.linalg.norm(found.iterates[30], axis=1), 1.0, atol=DEVIATION)
-    best = MaskedObjective(far).optimum(1.0)  # on the sphere too, and no point of it is better
+    best = MaskedObjective(far).optimum(1.0)  # also on the sphere, where no point is better
     assert np.linalg.norm(best) == pytest.approx(1.0)
     around = np.random.default_rng(0).normal(size=(500, 4))
     around /= np.linalg.norm(around, axis=1, keepdims=True)
@@ -389,7 +389,7 @@ def test_real_data() -> None:
     accuracy = (np.sign(split.test_x @ found) == split.test_y).mean()
     assert accuracy > 0.9
     assert load_split("digits").logistic(0.1).smoothness > 0.1
-    # every training example goes to one client
+    # every training example belongs to one client
     rows = {tuple(row) for row in split.x.reshape(-1, 30).round(12)}
     assert len(rows) == split.x.shape[0] * split.x.shape[2]
 
@@ -475,7 +475,7 @@ def test_every_study_writes_its_files(
         (statement["source"], statement["parameter"]) for statement in record["claims"]
     }
     required_rows = {(of, along) for of, some in REGISTER[name].items() for along in some}
-    assert required_rows <= measured_rows  # no row of the table stays empty
+    assert required_rows <= measured_rows  # no row of the table is empty
     assert record["version"] == metadata.version("submodel")
     lines = (tmp_path / f"{name}.csv").read_text("utf-8").splitlines()
     assert len(lines) == len(record["rows"]) + 1

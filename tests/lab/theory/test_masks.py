@@ -1,4 +1,4 @@
-"""Moments of masks and the objectives they make, against enumeration of what schemes draw."""
+"""Moments of masks and masked objectives, against enumeration of the draws of schemes."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ D = 5
 
 
 def sets(d: int, size: int) -> list[FloatArray]:
-    """All masks of a size."""
+    """List all masks of a size."""
     return [
         np.isin(np.arange(d), members).astype(float) for members in combinations(range(d), size)
     ]
 
 
 def optimum_by_sums(problem: Quadratic, masks: list[tuple[list[FloatArray], list[float]]]) -> Any:
-    """w*(p): the gradient of (1/N) sum_i sum_m chance f_i(m (.) w) is 0."""
+    """Compute w*(p), where the gradient of (1/N) sum_i sum_m chance f_i(m (.) w) is 0."""
     d = problem.dimension
     matrix, vector = np.zeros((d, d)), np.zeros(d)
     for a, b, (client_masks, chances) in zip(problem.matrices, problem.vectors, masks, strict=True):
@@ -91,7 +91,7 @@ SCHEMES: dict[str, tuple[Scheme, tuple[float, ...]]] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SCHEMES)
 def test_moments_are_the_frequencies_of_draws(name: str) -> None:
-    """Means of m and m m' over what the scheme itself draws, in 4000 rounds."""
+    """Means of m and m m' over 4000 rounds of the scheme's draws."""
     scheme, capacities = SCHEMES[name]
     masking = Masking(scheme, capacities)
     draws = np.array([
@@ -100,7 +100,7 @@ def test_moments_are_the_frequencies_of_draws(name: str) -> None:
         for r in range(4000)
     ], float)  # fmt: skip
     first, second = masking.moments(D)
-    # 5 standard deviations of a frequency; none where every epoch has every mask once
+    # 5 standard deviations of a frequency; 0 if every epoch has every mask once
     spread = 0.0 if name in ("full", "static", "rolling", "sequential", "masked-sgd") else 0.04
     np.testing.assert_allclose(draws.mean(0), first, atol=spread + 1e-12)
     np.testing.assert_allclose(np.einsum("rid,rie->ide", draws, draws) / 4000, second,
@@ -165,7 +165,7 @@ def test_a_list_of_masks(together: bool) -> None:
 
 
 def test_unbiased_masks_have_a_mean_of_one() -> None:
-    """MAST of a fixed size divides by s/d, which is not the capacity where that rounds up."""
+    """MAST of a fixed size divides by s/d, which differs from a capacity that is rounded up."""
     for masking in (
         Masking(Random("fixed"), (0.5, 0.3), unbiased=True),
         Masking(Unbiased("fixed"), (0.5, 0.3)),
@@ -175,7 +175,7 @@ def test_unbiased_masks_have_a_mean_of_one() -> None:
 
 
 class Odd(Scheme):
-    """A scheme that the lab has never heard of."""
+    """A scheme that the lab does not support."""
 
     def select(self, axis: str, size: int, capacity: float, draw: Draw) -> Mask:  # noqa: ARG002
         return np.asarray(np.arange(size) % 2 == 0)

@@ -1,4 +1,4 @@
-"""Problems of one's own: files, arrays, torch modules, and clients with unequal n."""
+"""Own problems: files, arrays, torch modules, and clients with unequal n."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def mean_square(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def test_a_torch_module_is_the_same_net() -> None:
-    """Two tanh units with fixed output weights, as `Net` has them."""
+    """Two tanh units with fixed output weights, like in `Net`."""
 
     class Tanh(nn.Module):
         def __init__(self) -> None:
@@ -173,7 +173,7 @@ def test_arrays_in_a_file(tmp_path: Path) -> None:
 
 
 class Bowl:
-    """A plain class that is a problem: ||w||^2 / 2, noise of variance 1 in all."""
+    """A problem as a plain class: ||w||^2 / 2 with noise of total variance 1."""
 
     clients, dimension, smoothness, convexity = 1, 2, 1.0, 1.0
 
@@ -192,7 +192,7 @@ class Bowl:
 
 
 class Slanted(Bowl):
-    """Its gradients are not those of its losses."""
+    """A problem whose gradients contradict its losses."""
 
     def gradients(self, w: FloatArray) -> FloatArray:
         return 2 * w
@@ -200,7 +200,7 @@ class Slanted(Bowl):
 
 def test_a_class_of_ones_own() -> None:
     problem = load_problem(f"{__name__}:Bowl").problem
-    found = constants(problem, bernoulli(0.5, 1), 3.0)  # it died of an assertion
+    found = constants(problem, bernoulli(0.5, 1), 3.0)  # formerly failed in an assertion
     assert math.isnan(found.D_max)
     assert found.delta2 == pytest.approx(0.5, rel=0.3)  # E||m||^2 / 2; 8 x 128 x 4 draws, largest
     assert pytest.approx(3.0) == found.G
@@ -267,7 +267,7 @@ def run_study(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
 def test_the_study_of_a_problem(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Exact values beside trials, unequal capacities, another start, another scheme."""
+    """Trials with exact values, unequal capacities, another start, another scheme."""
     problem = quadratics(2, 3, noise=1.0)
     source = save(tmp_path / "q.npz", A=problem.matrices, b=problem.vectors, noise=1.0)
     settings = ["rounds=40", "trials=40", "client_capacities=1,0.25", "capacities=0.5",

@@ -1,4 +1,4 @@
-"""A study on the terminal and in a figure; docs/theory.md has their numbers."""
+"""Studies on the terminal and in figures, and their numbers in docs/theory."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def read_statements() -> list[dict[str, str]]:
 
 
 def agrees(text: str, number: float) -> bool:
-    """Whether a printed number is this one, rounded; "by 0.01" may tell of -0.01."""
+    """Return whether a printed number is this one, rounded; "by 0.01" may stand for -0.01."""
     digits, _, power = text.partition("e")
     places = len(digits.partition(".")[2])
     return abs(abs(float(text)) - abs(number)) <= 0.5001 * 10.0 ** (int(power or 0) - places)

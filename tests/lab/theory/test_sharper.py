@@ -1,7 +1,7 @@
-"""The theorems of docs/theory/sharper.md, against derivations of their own: to 1e-8.
+"""The theorems of docs/theory/sharper.md, against independent derivations, to 1e-8.
 
-Where a statement is about small step sizes, the stationary moments are solved for here (Kronecker
-products over all masks), at step sizes that halve, and extrapolated to 0 by Richardson's scheme.
+For statements about small step sizes, the stationary moments are solved here (Kronecker products
+over all masks) at halving step sizes, and extrapolated to 0 by Richardson's scheme.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from submodel_lab.theory.theorems import theorem_1
 
 CLOSE = 1e-8
 JointMasks = list[tuple[float, FloatArray]]
-"""What clients hold in a round: a chance, and their masks."""
+"""Masks of all clients in a round, with their probability."""
 
 
 def coin_masks(probabilities: list[float], d: int) -> JointMasks:
@@ -58,7 +58,7 @@ def coin_masks(probabilities: list[float], d: int) -> JointMasks:
 
 def round_of(problem: Quadratic, masks: FloatArray, steps: int, eta: float
              ) -> tuple[FloatArray, FloatArray]:  # fmt: skip
-    """The affine map of (w, 1) by K steps taken one at a time, and the noise's covariance."""
+    """Return the affine map of (w, 1) by K single steps, and the covariance of the noise."""
     n, d = problem.clients, problem.dimension
     total, covariance = np.zeros((d + 1, d + 1)), np.zeros((d + 1, d + 1))
     for a, b, m in zip(problem.matrices, problem.vectors, masks, strict=True):
@@ -75,19 +75,19 @@ def round_of(problem: Quadratic, masks: FloatArray, steps: int, eta: float
 
 
 def settle(maps: list[tuple[float, FloatArray, FloatArray]]) -> FloatArray:
-    """The E[z z'] that a random affine map (chance, T, noise) leaves as it is."""
+    """Return the E[z z'] that is stationary under a random affine map (chance, T, noise)."""
     size = len(maps[0][1])
     operator: Any = sum(chance * np.kron(t, t) for chance, t, _ in maps)
     noise: Any = sum(chance * c for chance, _, c in maps)
     system = np.eye(size**2) - operator
-    # E[1 * 1] = 1: its equation is empty, so it is replaced
+    # the equation of E[1 * 1] = 1 is empty, so it is replaced
     system[-1], right = 0.0, noise.ravel()
     system[-1, -1], right[-1] = 1.0, 1.0
     return np.asarray(np.linalg.solve(system, right).reshape(size, size))
 
 
 def extrapolate(value: Callable[[float], FloatArray], start: float, count: int = 7) -> FloatArray:
-    """The limit at 0 of a smooth function of the step size."""
+    """Return the limit at 0 of a smooth function of the step size."""
     row = [value(start / 2**k) for k in range(count)]
     for order in range(1, count):
         row = [(2**order * b - a) / (2**order - 1) for a, b in pairwise(row)]
@@ -96,11 +96,11 @@ def extrapolate(value: Callable[[float], FloatArray], start: float, count: int =
 
 def settled(problem: Quadratic, target: FloatArray, maps: Callable[[float], Any], eta: float
             ) -> tuple[FloatArray, float]:  # fmt: skip
-    """E u and E||u||^2, u = w - target."""
+    """Return E u and E||u||^2, u = w - target."""
     d = problem.dimension
     there, back = np.eye(d + 1), np.eye(d + 1)
     there[:d, d], back[:d, d] = -target, target
-    # centred before the moments are solved for, so that small ones keep their digits
+    # centred first, so that small moments keep their digits
     moments = settle([(chance, there @ t @ back, c) for chance, t, c in maps(eta)])
     return moments[:d, d], float(np.trace(moments[:d, :d]))
 
@@ -147,7 +147,7 @@ def test_where_fresh_masks_settle(name: str, steps: int) -> None:
 @pytest.mark.parametrize("order", ["shuffled", "sequential"])
 @pytest.mark.parametrize("steps", [1, 2])
 def test_where_windows_settle(order: Any, steps: int) -> None:
-    """Without noise E||u||^2 is the square of the bias, of order eta^2: masks add no variance."""
+    """Without noise E||u||^2 is the squared bias, of order eta^2, as masks add no variance."""
     masking = Masking(Rolling(3, order), (1 / 3, 2 / 3))
     windows = [np.array([np.roll([1.0, 0, 0], j), np.roll([1.0, 1, 0], j)]) for j in range(3)]
     orders = list(permutations(range(3))) if order == "shuffled" else [(0, 1, 2)]
@@ -252,7 +252,7 @@ def test_the_residual_in_closed_form(p: tuple[float, ...]) -> None:
 
 
 def test_the_bounds_hold_and_are_close() -> None:
-    """(1 - rho)(kappa_F - 1)||w*||, over problems and p; fixed sizes are Bernoulli with rho."""
+    """(1 - rho)(kappa_F - 1)||w*|| over problems and p; fixed sizes are like Bernoulli with rho."""
     ratios = []
     for seed in range(20):
         problem = quadratics(4, 10, 1.0, 2.0, seed=seed)
@@ -271,7 +271,7 @@ def test_the_bounds_hold_and_are_close() -> None:
         assert distance_bounds(problem, sizes).by_condition == pytest.approx(
             distance_bounds(problem, same).by_condition
         )
-        # any masks, the same for everyone and each coordinate as often: without the factor 1 - rho
+        # any masks, equal for all clients and uniform over coordinates: without the factor 1 - rho
         windows = float(np.linalg.norm(exact_residual(problem, rolling(0.3, 4, 10))))
         assert windows <= distance_bounds(problem, same).by_condition / (1 - 4 / 9)
     assert min(ratios) > 2
@@ -279,7 +279,7 @@ def test_the_bounds_hold_and_are_close() -> None:
 
 
 def test_other_convex_losses() -> None:
-    """Logistic: the shift for p near 1, the dimension-free bound, and where trials settle."""
+    """Logistic: the shift for p near 1, the bound without d, and stationary trials."""
     x, y = Directions(4, 6).draw(1, 12, "sharper")
     problem = Logistic(3 * x, y, 0.1)
     best = MaskedObjective(problem).optimum(50.0)
@@ -309,7 +309,7 @@ def test_the_shift_of_quadratics() -> None:
 
 
 def test_many_coordinates_by_moments() -> None:
-    """More masks than are listed: the covariance follows from four moments."""
+    """With more masks than are listed, the covariance follows from four moments."""
     for d, masking in ((11, bernoulli(0.4, 2)), (13, Masking(Random("fixed"), (0.5, 0.4)))):
         problem = quadratics(2, d)
         found, law = balance(problem, masking), masking.law(d)

@@ -36,7 +36,7 @@ from submodel_lab.theory.theorems import (
 
 
 def test_rolling_weakens_convexity() -> None:
-    """Proposition 2 says that F_m is mu-strongly convex; the mean of the masks is s/d, not 1."""
+    """Proposition 2 states that F_m is mu-strongly convex; the mean of the masks is s/d, not 1."""
     problem = Quadratic(np.stack([np.eye(10)] * 2), np.ones((2, 10)))  # mu = L = 1
     _, second = rolling(0.3, 2, 10).moments(10)
     hessian = (problem.matrices * second).mean(0)
@@ -48,7 +48,7 @@ def test_masked_gradients_do_not_vanish_at_the_optimum() -> None:
     problem = quadratics(clients=4, heterogeneity=0.0)
     masked = MaskedObjective(problem, bernoulli(0.5, 4))
     best = masked.optimum(math.inf)
-    # independent masks: E||mean||^2 = (1/N) power + (1 - 1/N)||grad F_p||^2, clients being equal
+    # independent masks, equal clients: E||mean||^2 = (1/N) power + (1 - 1/N)||grad F_p||^2
     assert masked.power_at(best) / 4 > 0.01
     assert np.square(masked.gradient(best)).sum() == pytest.approx(0, abs=1e-20)
 
@@ -69,10 +69,10 @@ def test_the_mask_is_not_independent_of_later_local_steps() -> None:
 
 
 def test_more_masking_is_not_always_less_dissimilarity() -> None:
-    """The text: a more aggressive masking makes zeta_p^2 (and sigma_*^2) smaller.
+    """The text states that more masking makes zeta_p^2 (and sigma_*^2) smaller.
 
-    It does where clients differ much, as masking shrinks their gradients; where they are alike it
-    adds what was not there.
+    This holds if clients differ much, as masking shrinks their gradients; for similar clients
+    masking adds dissimilarity.
     """
     apart = [constants(quadratics(heterogeneity=5.0), bernoulli(p, 4), 3.0) for p in (1.0, 0.5)]
     assert apart[1].zeta2 < apart[0].zeta2
@@ -123,7 +123,7 @@ def test_theorem_3s_arithmetic() -> None:
     for _ in range(100):
         t = 512 * kappa**2 * math.log(t)
     eta_rk = 4 * math.log(t**2) / (mu * t)
-    assert eta_rk * kappa * (kappa * mu) == pytest.approx(1 / 64)  # the proof says 1/256
+    assert eta_rk * kappa * (kappa * mu) == pytest.approx(1 / 64)  # the proof states 1/256
 
 
 def test_theorem_5_lets_the_step_expand() -> None:
@@ -207,7 +207,7 @@ def test_theorem_3s_residual_is_at_most_a_quarter_of_its_lemmas() -> None:
 
 
 def test_the_epoch_recursion_knows_no_projection() -> None:
-    """Lemma 10 is an identity; Algorithm 2 projects after every round, and then it is none."""
+    """Lemma 10 is an identity, but not with the projection after every round of Algorithm 2."""
     assert recursion_error(LemmaSettings(), math.inf) < 1e-12
     assert recursion_error(LemmaSettings(), 0.03) > 0.1
 
@@ -232,7 +232,7 @@ def test_theorem_5s_rounds_are_16_over_p_too_few() -> None:
 
 @pytest.mark.slow
 def test_mask_variance_slows_the_rate_without_gradient_noise() -> None:
-    """Theorem 1 with delta = 0 says 1/R^2; fresh masks add a term of order V*/(N R)."""
+    """Theorem 1 with delta = 0 states 1/R^2; fresh masks add a term of order V*/(N R)."""
     problem = quadratics(clients=4, mu=1.0, smoothness=2.0, noise=0.0)
     errors = {}
     for p in (1.0, 0.5):

@@ -51,7 +51,7 @@ from submodel_lab.theory.theorems import BoundTerms, stated_slope
     [
         (-1.4, -1.2, Verdict.FASTER),  # steeper than stated is no contradiction
         (-1.05, -0.95, Verdict.YES),
-        (-0.97, -0.95, Verdict.NO),  # excluded on the wrong side, however closely
+        (-0.97, -0.95, Verdict.NO),  # excluded on the wrong side, even if closely
         (-2.0, 0.0, Verdict.OPEN),
         (np.nan, np.nan, Verdict.OPEN),
     ],
@@ -115,7 +115,7 @@ def test_no_claim_where_no_theorem_speaks() -> None:
 
 @pytest.mark.slow
 def test_floors_are_explained_by_the_drift() -> None:
-    """At kappa = 20 late iterates are off w*(p) by a drift of order eta K: 5 % and more of F."""
+    """At kappa = 20 late iterates differ from w*(p) by a drift of order eta K: 5 % of F or more."""
     s = ConvergenceSettings(smoothness=20.0, rounds=(80, 160, 320), trials=60)
     statements = floor_statements(s)
     assert {c.verdict for c in statements} == {Verdict.YES, Verdict.NUMBER}
@@ -136,7 +136,7 @@ def test_losses_are_scored_with_their_l2() -> None:
 
 
 def test_constants_of_a_problem_of_ones_own() -> None:
-    """Its delta is known here: Gaussian noise of norm 2 on half of the coordinates."""
+    """Its delta is known: Gaussian noise of norm 2 on half of the coordinates."""
     problem = NonconvexCase(NonconvexSettings(), 0.5, 64, 2, 4, 0.3, noise=2.0).problem
     facts = constants(problem, bernoulli(0.5, 4), radius=10.0)
     assert facts.delta2 == pytest.approx(0.5 * 2**2, rel=0.15)
