@@ -147,7 +147,7 @@ def whole_module(config: Config, facts: Facts) -> nn.Module:
 
 
 def empty_module(config: Config, facts: Facts) -> nn.Module:
-    """Build the configured model without values, if need be by way of one with values."""
+    """Build the configured model without values; via one with values if that fails."""
     try:
         with torch.device("meta"), Shapes():
             return whole_module(config, facts)

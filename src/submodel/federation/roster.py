@@ -90,7 +90,7 @@ class Roster:
         return sorted(c for c, e in self._entries.items() if e.present and e.node not in busy)
 
     def wait(self, least: int) -> list[int]:
-        """Wait until ``least`` clients are free and no awaited report is missing; return them."""
+        """Wait for ``least`` free clients and for all awaited reports; return the free clients."""
         last_reminder, pauses = self._clock(), growing_pauses()
         while True:
             free = self.free()

@@ -425,7 +425,7 @@ def test_the_thin_app_is_one_file_that_flower_takes() -> None:
             1,
             "is not valid for this device's CA: unable to get local issuer certificate",
         ),
-        ("SSL/TLS handshake error detected.\n[SSL] record layer failure", 1, "does not speak TLS"),
+        ("SSL/TLS handshake error detected.\n[SSL] record layer failure", 1, "does not use TLS"),
         ("Exit Code: 302\nUnable to parse the private key file.", 1, "not an EC key"),
         ("SuperNode ID: 7\nSuperNode terminated gracefully.", 0, "no longer registered"),
         ("SuperNode terminated gracefully.", 0, "did not accept this device's signature"),

@@ -82,7 +82,7 @@ def refused(house: House) -> None:
     own = house.folder / "federation" / "devices" / "big"
     trust, key = "--root-certificates", "--auth-supernode-private-key"
     pretences = {
-        "the server asks for a key": [trust, f"{own}/ca.crt"],
+        "the server requires a key": [trust, f"{own}/ca.crt"],
         "refused this device's key": [trust, f"{own}/ca.crt", key, f"{other}/device.key"],
         "certificate is not valid": [trust, f"{other}/ca.crt", key, f"{own}/device.key"],
         "": ["--insecure"],  # which tries for ever

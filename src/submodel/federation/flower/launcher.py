@@ -25,7 +25,7 @@ _ANSWER = 0.1  # seconds between polls for an app's answer
 _HEARTBEAT = (
     15  # seconds; with Flower's 30, a dead device is listed, and its return refused, for a minute
 )
-_LOOKS, _PAUSE = 20, 0.05  # scans for child processes; a dying one may still start another
+_SCANS, _PAUSE = 20, 0.05  # scans for child processes; a dying one may still start another
 
 _is_ending = threading.Event()
 
@@ -45,7 +45,7 @@ def _end_with_parent() -> None:
     _is_ending.set()
     # end children first: a ServerApp outlives its SuperLink
     me = psutil.Process()
-    for _ in range(_LOOKS):
+    for _ in range(_SCANS):
         killed_processes = [one for one in me.children(recursive=True) if _end(one)]
         if not killed_processes:
             break

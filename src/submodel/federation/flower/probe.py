@@ -90,7 +90,7 @@ def check_health(address: str, ca: Path | None) -> Health:
     except ssl.SSLCertVerificationError as error:
         return Health(False, f"its certificate: {error.verify_message}", is_untrusted=True)
     except ssl.SSLError:
-        return Health(False, f"{address} does not speak TLS")
+        return Health(False, f"{address} does not use TLS")
     except (ConnectionResetError, http.client.HTTPException):
         hint = " (does it need TLS, and so credentials?)" if ca is None else ""
         return Health(False, f"{address} closed the connection{hint}")

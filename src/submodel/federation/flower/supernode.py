@@ -134,12 +134,12 @@ def explain_exit(output: str, returncode: int | None) -> str:
     if "[code: 2004]" in output:
         return _REFUSED_KEY
     if "[code: 2001]" in output:
-        return "the server asks for a key, and this device has none"
+        return "the server requires a key, and this device has none"
     if refusal := re.search(r"CERTIFICATE_VERIFY_FAILED\] certificate verify failed: (.*)", output):
         reason = refusal[1].partition(" (_ssl.c")[0]
         return f"the server's certificate is not valid for this device's CA: {reason}"
     if "SSL/TLS handshake error" in output:
-        return "the server does not speak TLS"
+        return "the server does not use TLS"
     if "Exit Code: 302" in output:
         return "the device's private key is not an EC key in OpenSSH format"
     if "submodel: the process that starts apps has ended" in output:
