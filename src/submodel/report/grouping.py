@@ -72,7 +72,7 @@ def shaping_settings(settings: Mapping[str, str]) -> dict[str, str]:
     """Return the settings that affect a result; runs of one arm share them.
 
     Names, trackers, checkpoints, the location of data and the engine have no effect. Training over
-    devices has, because devices may have other data.
+    devices has an effect, because devices may have other data.
 
     >>> shaping_settings({"seed": "1", "local.lr": "0.1", "engine.name": "local"})
     {'local.lr': '0.1'}

@@ -133,7 +133,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     server: LiveServer
     timeout = _SOCKET_TIMEOUT
-    protocol_version = "HTTP/1.1"  # browsers ignore an ETag of older versions
+    protocol_version = "HTTP/1.1"  # browsers ignore ETags of HTTP/1.0
     server_version, sys_version = "submodel", ""
 
     def setup(self) -> None:
