@@ -90,7 +90,7 @@ def test_a_run_that_goes_on_with_changes_keeps_its_comments(tmp_path: Path) -> N
     text = folder.config_file.read_text().replace("rounds = 3", "rounds = 3  # a first try")
     folder.config_file.write_text(f"# for the paper\n{text}")
     longer = parse({"train": {"rounds": 5}})
-    folder.go_on_as(longer)
+    folder.update_config(longer)
     assert "rounds = 5  # a first try" in folder.config_file.read_text()
     assert folder.config_file.read_text().startswith("# for the paper\n")
     assert folder.config() == longer

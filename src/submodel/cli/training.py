@@ -47,7 +47,7 @@ def _train(
     _refuse_devices(config)
     resume = past_run is not None
     there = folder.locate(config) if resume else config
-    where = contextlib.nullcontext() if past_run is None else past_run.telling_where(there)
+    where = contextlib.nullcontext() if past_run is None else past_run.explaining_paths(there)
     with warn_once(), where:
         setup = prepare(there, facts=passed_facts(), progress=_say)
     config = choose_engine(keep_clients(config, setup), setup, has_begun=resume)
@@ -274,8 +274,8 @@ def resume_command(run: RunPath, settings: SetOptions = None, as_json: AsJson = 
         place = ServingPlace.load(folder)
         if has_changes:
             with folder.lock():
-                folder.go_on_as(config)
+                folder.update_config(config)
         devices.follow(config, folder, place, as_json)
         return
-    past_run.need_material()
+    past_run.require_material()
     _train(config, folder, as_json, past_run)

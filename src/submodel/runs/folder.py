@@ -1,4 +1,4 @@
-"""The folder of a run: config, metrics, checkpoints, final model, summary, picture."""
+"""The folder of a run: configuration, metrics, checkpoints, final model, summary, curves."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from submodel.runs.metrics import Lines, Metrics, describe_damage
 _MOST_SUMMARY, _MOST_SCORES, _LONGEST_PATH = 2**20, 2**26, 2**16  # bytes
 _MORE_FILES = ("fit", "export", "report.html", "metrics.csv", "tensorboard", "mlflow", "wandb",
                ".flower", "superlink.db")  # fmt: skip
-"""What commands, trackers and a server add to a run's folder."""
+"""Files that commands, trackers and a server add to a run's folder."""
 
 
 class _Summary(TypedDict):
@@ -55,49 +55,49 @@ class RunFolder:
         self.path = path
         self.config_file = path / "config.toml"
         self.metrics_file = path / "metrics.jsonl"
-        self.holdings_file = path / "coverage.jsonl"  # who held what
-        self.outline_file = path / "layers.json"  # the shape of the model
-        self.damaged_metrics_file = path / "metrics.damaged.jsonl"  # as they were found
+        self.holdings_file = path / "coverage.jsonl"  # units held by each client
+        self.outline_file = path / "layers.json"  # outline of the model
+        self.damaged_metrics_file = path / "metrics.damaged.jsonl"  # copy of damaged metrics
         self.checkpoints = path / "checkpoints"
-        self.begun_in_file = path / "begun-in.txt"  # the working folder: relative paths are from it
-        self.record_file = path / "data.json"  # what is known of the data, but for the examples
+        self.begun_in_file = path / "begun-in.txt"  # working folder, the base of relative paths
+        self.record_file = path / "data.json"  # record of the data, without examples
         self.norms_file = path / "norms.safetensors"  # statistics of static norms of the result
         self.model_file = path / "model.safetensors"
-        self.memory_file = path / "memory.safetensors"  # of schemes and server steps that have one
+        self.memory_file = path / "memory.safetensors"  # memory of schemes and server steps
         self.summary_file = path / "summary.json"
         self.scores_file = path / "scores.json"  # of `submodel show --full`
         self.curves_file = path / "curves.png"
-        self.devices_file = path / "devices.json"  # over devices: who is who
+        self.devices_file = path / "devices.json"  # identities of devices
         self.log_file = path / "server.log"
         self.failed_file = path / "failed.txt"  # the error that ended it
-        self.stopped_file = path / "stopped.txt"  # why the server's app gave up
-        self.serving_file = path / "serving.json"  # where it is served
+        self.stopped_file = path / "stopped.txt"  # reason why the server's app stopped
+        self.serving_file = path / "serving.json"  # address of the server
         self.link_log_file = path / "superlink.log"
 
     def create(self, config: Config, overwrite: bool = False) -> None:
-        """Begin a run: refuses a folder that holds anything.
+        """Create the folder of a new run; refuse a folder that is not empty.
 
         Args:
-            config: of the run.
-            overwrite: replace the run that the folder holds; files of other kinds stay there.
+            config: configuration of the run.
+            overwrite: whether to replace the run in the folder; other files are kept.
         """
         try:
             if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
-                self._make_way(overwrite)
+                self._remove_run(overwrite)
             self.path.mkdir(parents=True, exist_ok=True)
             write_text(self.begun_in_file, f"{Path.cwd()}\n")
             write_text(self.config_file, to_toml(config))
         except OSError as error:
-            raise SubmodelError(f"{self.path}: cannot be made: {error.strerror}") from None
+            raise SubmodelError(f"{self.path}: cannot be created: {error.strerror}") from None
 
-    def _make_way(self, overwrite: bool) -> None:
-        """Remove the run that the folder holds, or raise `SubmodelError`."""
+    def _remove_run(self, overwrite: bool) -> None:
+        """Remove the run in the folder, or raise `SubmodelError`."""
         if not self._is_run():
             refused = ": it is not a run, so nothing in it is replaced" if overwrite else ""
-            raise SubmodelError(f"{self.path} exists already{refused}")
+            raise SubmodelError(f"{self.path} already exists{refused}")
         if not overwrite:
             raise SubmodelError(
-                f"{self.path} exists already: continue it with {self.how_to_resume()}, or replace "
+                f"{self.path} already exists: continue it with {self.how_to_resume()}, or replace "
                 "it with --force (in Python: overwrite=True)"
             )
         files = [value for value in vars(self).values() if value != self.path]
@@ -110,12 +110,12 @@ class RunFolder:
                     file.unlink(missing_ok=True)
 
     def _is_run(self) -> bool:
-        """Whether the folder holds a run; a config.toml alone is no sign of one."""
+        """Whether the folder contains a run; a config.toml alone does not suffice."""
         signs = (self.begun_in_file, self.metrics_file, self.summary_file, self.checkpoints)
         return self.config_file.is_file() and any(sign.exists() for sign in signs)
 
     def how_to_resume(self) -> str:
-        """The command that resumes the run, or the call if model or data came from Python."""
+        """Return the command that resumes the run, or the call if it needs objects of Python."""
         try:
             config = self.config()
         except SubmodelError:
@@ -126,14 +126,14 @@ class RunFolder:
         if not needs:
             return f"'submodel resume {self.path}'"
         return (
-            f"submodel.open({str(self.path)!r}, {', '.join(needs)}).resume() in Python (and axes, "
-            "loss, outputs, clients, if they were given then)"
+            f"submodel.open({str(self.path)!r}, {', '.join(needs)}).resume() in Python (with axes, "
+            "loss, outputs, clients, if the run began with them)"
         )
 
     def locate(self, config: Config) -> Config:
-        """The run's configuration with its paths as they are found from the present folder.
+        """Resolve the paths of the run's configuration from the current folder.
 
-        Where ``model.weights`` are gone, a run that has a checkpoint does without them.
+        Missing ``model.weights`` are dropped if the run has a checkpoint.
         """
         begun_in = None
         with suppress(UnreadableError):
@@ -145,19 +145,19 @@ class RunFolder:
         return config
 
     def config(self) -> Config:
-        """The resolved configuration that the run began with."""
+        """Read the resolved configuration of the run."""
         if not self.config_file.is_file():
             raise SubmodelError(f"{self.path}: not a run (it has no config.toml)")
         return read(self.config_file, of_run=True)
 
-    def go_on_as(self, config: Config) -> None:
-        """Keep the configuration that the run goes on with; one that was finished is so no more.
+    def update_config(self, config: Config) -> None:
+        """Write the configuration of a resumed run; a finished run becomes unfinished.
 
-        Comments that a user wrote into the file stay there.
+        The user's comments in the file are kept.
         """
         try:
             changes = set(differences(self.config(), config))
-        except SubmodelError:  # damaged, but a checkpoint says that it belongs to this one
+        except SubmodelError:  # damaged, but the checkpoint belongs to this configuration
             changes = {"name"}
         if changes:  # in this order: a kill in between leaves an unfinished run
             if changes - set(PLACE_KEYS):
@@ -169,20 +169,20 @@ class RunFolder:
             write_text(self.config_file, keep_comments(to_toml(config), users_text))
 
     def metrics(self) -> list[Metrics]:
-        """One entry per completed round, ascending; damaged lines are left out."""
+        """Read the lines of all completed rounds, in order, without damaged lines."""
         return list(Lines.read(self.metrics_file).entries)
 
     def rounds(self) -> int:
-        """The number of completed rounds, by the metrics."""
+        """Return the number of completed rounds according to the metrics."""
         return Lines.read(self.metrics_file).rounds
 
     def describe_damage(self) -> str:
-        """What is damaged of the metrics, in words; empty if nothing is."""
+        """Describe the damage of the metrics; empty if there is none."""
         lines = Lines.read(self.metrics_file)
         return describe_damage(lines.damage, lines.gaps(lines.rounds))
 
     def summary(self) -> Metrics | None:
-        """The summary of a finished run; raises `SubmodelError` where it is damaged."""
+        """Read the summary, None before the end; raise `SubmodelError` if it is damaged."""
         if not self.summary_file.is_file():
             return None
         again = f"{self.how_to_resume()} writes it again"
@@ -193,13 +193,13 @@ class RunFolder:
         return summary
 
     def result(self) -> Metrics:
-        """The same; raises `SubmodelError` where the run is not finished."""
+        """Read the summary; raise `SubmodelError` if the run is not finished."""
         if (summary := self.summary()) is None:
             raise SubmodelError(f"{self.path}: not finished; {self.how_to_resume()} first")
         return summary
 
     def finished(self) -> bool:
-        """Whether all rounds of the configuration are done, and summed up."""
+        """Whether all rounds of the configuration are done and the summary is written."""
         try:
             summary = self.summary()
         except SubmodelError:
@@ -207,33 +207,33 @@ class RunFolder:
         return summary is not None and summary["rounds"] == self.config().train.rounds
 
     def keep_metrics(self, rounds: int) -> str:
-        """Drop the lines after ``rounds``, which will be written again; returns the damage."""
+        """Drop the lines after ``rounds``, which will be written again; return the damage."""
         lines = Lines.read(self.metrics_file).until(rounds)
-        what = describe_damage(lines.damage, lines.gaps(rounds))
+        damage = describe_damage(lines.damage, lines.gaps(rounds))
         if lines.damage:
             shutil.copyfile(self.metrics_file, self.damaged_metrics_file)
         write_text(self.metrics_file, lines.text())
-        return what
+        return damage
 
     def replace_metrics(self, history: Sequence[Metrics]) -> None:
-        """Write all lines anew."""
+        """Rewrite all lines."""
         write_text(self.metrics_file, Lines(history, []).text())
 
     def flush_metrics(self) -> None:
-        """Have the lines on the disk before the checkpoint that they lead to."""
+        """Flush the lines to disk, before the checkpoint of their last round."""
         for file in (self.metrics_file, self.holdings_file):
             if file.exists():
                 flush(file)
 
     def add_metrics(self, line: Metrics) -> None:
-        """Append one round's line."""
+        """Append the line of a round."""
         with self.metrics_file.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
 
     @contextmanager
     def lock(self, patience: float = 0.0) -> Iterator[None]:
-        """Keep a second process out, after ``patience`` seconds; a killed one leaves no lock."""
-        # no soft lock where the file system has none: a killed process would leave it behind
+        """Lock the run for this process, waiting ``patience`` seconds; a kill releases the lock."""
+        # without a soft lock as a fallback: a killed process would leave it behind
         lock = FileLock(self.path / ".lock", timeout=patience, fallback_to_soft=False)
         try:
             lock.acquire()
@@ -249,12 +249,12 @@ class RunFolder:
 
 @dataclass(frozen=True)
 class FullScores:
-    """The scores of a trained model, and its hash.
+    """The full scores of a trained model.
 
     Args:
-        model_sha256: of the model that was scored.
-        entries: as an evaluated round's line has them.
-        clients: the capacity and the headline score of every client that can be scored.
+        model_sha256: hash of the scored model.
+        entries: scores, as in the line of an evaluated round.
+        clients: capacity and headline score of every client that can be scored.
     """
 
     model_sha256: str
@@ -262,7 +262,7 @@ class FullScores:
     clients: Sequence[tuple[float, float]] = ()
 
     def write(self, folder: RunFolder) -> None:
-        """Write them into the run's folder."""
+        """Write the scores into the run's folder."""
         write_text(folder.scores_file, json.dumps(asdict(self), indent=1) + "\n")
 
 
@@ -270,24 +270,24 @@ _SCORES = TypeAdapter(FullScores)
 
 
 def read_full_scores(folder: RunFolder) -> FullScores | None:
-    """The scores in a run's folder; None where there are none of its present model."""
+    """Read the full scores in a run's folder; None if there are none of its current model."""
     summary = folder.summary()
     if summary is None or not folder.scores_file.is_file():
         return None
     try:
         full_scores = read_typed(_SCORES, folder.scores_file, _MOST_SCORES)
     except UnreadableError:
-        return None  # it is made again
+        return None  # the model is scored again
     return full_scores if full_scores.model_sha256 == summary["model_sha256"] else None
 
 
 def is_run(path: Path) -> bool:
-    """Whether a folder is that of a run."""
+    """Whether a folder contains a run."""
     return (path / "config.toml").is_file()
 
 
 def new_folder(name: str, base: Path = Path("runs")) -> RunFolder:
-    """The first of NAME, NAME-2, NAME-3, ... that is free."""
+    """Return the first of the folders NAME, NAME-2, NAME-3, ... that does not exist."""
     number, path = 1, base / name
     while path.exists():
         number += 1
@@ -300,7 +300,7 @@ _LONGEST = 2**16  # bytes
 
 @contextmanager
 def failure_noted(folder: RunFolder | None) -> Iterator[None]:
-    """Write down the error that ends a run; a run that goes on has not failed."""
+    """Record the error that ends a run in its folder; remove an earlier record."""
     if folder is None:
         yield
         return
@@ -317,9 +317,9 @@ def failure_noted(folder: RunFolder | None) -> Iterator[None]:
 
 
 def read_failure(folder: RunFolder) -> str:
-    """The first line of why a run failed, or why its server gave up; empty: unknown."""
+    """Read the first line of the error that ended a run or its server; empty if unknown."""
     for file in (folder.failed_file, folder.stopped_file):
         with suppress(UnreadableError):
             lines = read_text(file, _LONGEST).strip().splitlines()
-            return plain(lines[0]) if lines else "it said nothing"
+            return plain(lines[0]) if lines else "without a message"
     return ""

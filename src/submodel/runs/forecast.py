@@ -1,4 +1,4 @@
-"""The forecast of a run: how long it will take, how much memory, traffic and disk."""
+"""Forecast of a run's time, memory, traffic and disk space."""
 
 from __future__ import annotations
 
@@ -48,21 +48,21 @@ from submodel.tasks.optimisers import kept_copies
 
 _SCORES = {"test_loss": 1.0, "test_accuracy": 0.5}
 _NAMES = {"gather": "gathering", "merge": "merging"}
-_EVALUATION, _MUCH = "evaluation", 0.25  # its part of a run from which on it is worth a word
+_EVALUATION, _MUCH = "evaluation", 0.25  # fraction of the time from which keys are suggested
 _OTHERS = "planning and the rest"
-_MOST_SAVED = 1 << 26  # bytes that are written to see how long that takes
-_CHECKPOINTS = 2  # that a run keeps; a third is there while it is written
-_CUTS = 1000  # drawn to see what they cost
+_MOST_SAVED = 1 << 26  # bytes written to time a checkpoint
+_CHECKPOINTS = 2  # checkpoints that a run keeps; there is a third while it is written
+_CUTS = 1000  # cuts drawn to count their traffic
 
 
 @dataclass(frozen=True)
 class ByCapacity:
-    """What one client of a capacity gets and sends in a round."""
+    """Traffic of one client of a capacity in a round."""
 
     capacity: float
-    clients_per_round: float  # the mean over rounds
+    clients_per_round: float  # mean over rounds
     parameters: int
-    bytes_down: float  # the mean over some clients: who lacks labels may get less
+    bytes_down: float  # mean over some clients: clients without some labels may get less
     bytes_up: float
 
 
@@ -71,14 +71,14 @@ class Quantities:
     """Bytes of a run.
 
     Args:
-        by_capacity: of single clients.
-        bytes_down: in all rounds together.
-        bytes_up: likewise.
-        bytes_once: that a client gets before its first task, in addition.
-        disk: of the run's folder when it is finished.
-        disk_peak: while its last checkpoint is written.
-        memory: the peak of one process.
-        memory_how: how that is known.
+        by_capacity: traffic of single clients.
+        bytes_down: bytes down in all rounds together.
+        bytes_up: bytes up in all rounds together.
+        bytes_once: additional bytes that a client gets before its first task.
+        disk: size of the finished run's folder.
+        disk_peak: its size while the last checkpoint is written.
+        memory: peak memory of one process.
+        memory_how: source of the estimate of memory.
     """
 
     by_capacity: Sequence[ByCapacity]
@@ -93,7 +93,7 @@ class Quantities:
 
 @dataclass(frozen=True)
 class Phase:
-    """A part of a run: how long all of it takes, and how that is known."""
+    """A phase of a run: its total time and the source of the estimate."""
 
     name: str
     seconds: float
@@ -102,16 +102,16 @@ class Phase:
 
 @dataclass(frozen=True)
 class Forecast:
-    """What a run will take.
+    """Forecast of a run.
 
     Args:
-        rounds: how many.
-        processes: that share them.
-        phases: where the time goes, in the order of a run.
+        rounds: number of rounds.
+        processes: number of processes that share the work.
+        phases: phases with their times, in the order of a run.
         quantities: memory, traffic, disk.
-        trial_seconds: how long it took to find out.
-        core_share: what the trials had of a core: less than 1 where other programs compute too.
-        evaluation_keys: what makes evaluations shorter, where they are much of the run.
+        trial_seconds: duration of the trials.
+        core_share: fraction of a core that the trials had: less than 1 beside other programs.
+        evaluation_keys: keys that shorten evaluations, if these are a large part of the run.
     """
 
     rounds: int
@@ -124,17 +124,17 @@ class Forecast:
 
     @property
     def seconds(self) -> float:
-        """From the command to its end."""
+        """Total time of the command."""
         return sum(phase.seconds for phase in self.phases)
 
     @property
     def seconds_alone(self) -> float:
-        """The same, if the run had the cores that it computes on for itself."""
+        """Total time without other programs on the same cores."""
         return self.seconds * self.core_share
 
     @property
     def evaluation_share(self) -> float:
-        """The part of the time that evaluations take."""
+        """Fraction of the time that evaluations take."""
         parts = [phase.seconds for phase in self.phases if phase.name == _EVALUATION]
         return sum(parts) / max(self.seconds, 1e-9)
 
@@ -143,37 +143,37 @@ def forecast(
     training: Training,
     processes: int = 1,
     where: Path | None = None,
-    say: Callable[[str], object] = str,
+    progress: Callable[[str], object] = str,
     patience: float = 1.0,
 ) -> Forecast:
-    """Try a little of a run, and estimate all of it; nothing of the trial is kept.
+    """Estimate the costs of a run from short trials, of which nothing is kept.
 
     Args:
-        training: what is to be trained; its module gives its values away, as in a run.
-        processes: that would share the run.
-        where: the run's folder, which is not made; its disk is tried.
-        say: is told what is being tried.
-        patience: seconds that are tried of rounds, and of evaluations; a step may take longer.
+        training: the training; the values of its module are consumed, as in a run.
+        processes: number of processes that would share the run.
+        where: folder of the run, which is not created; its disk is tried.
+        progress: receives a line for every trial.
+        patience: seconds of trials of rounds, and of evaluations; a step may take longer.
     """
     start_seconds = _seconds_since_start()
     begin = time.perf_counter()
     torch.set_num_threads(training.config.engine.threads)
-    give_back()  # what preparing took
+    give_back()  # release the memory of preparation
     setup, rounds = training.setup, training.rounds
     with large_blocks_apart():
         take = training.takes_module and can_release(setup.module)
         state = initial_state(setup, take=take)
     share = CoreShare()
-    say("trying a round")
+    progress("trying a round")
     plans = plans_of(training)
     times = time_rounds(training, state, plans[0], patience)
-    del state  # a large model is there once
-    say("trying an evaluation")
+    del state  # keep only one copy of a large model
+    progress("trying an evaluation")
     evaluation, evaluation_how, is_tried = time_evaluation(training, times.state, patience)
     core_share = share.since_start() if training.device.type == "cpu" else 1.0
     evaluations = _due(rounds, training.config.train.evaluate_every)
     saves = _due(rounds, training.checkpoint_every or training.config.train.checkpoint_every) + 1
-    say("trying a checkpoint")
+    progress("trying a checkpoint")
     lines = _lines(times)
     saving, ending, other_files = _time_files(training, times.state, lines, where)
     again = f"; once more in each of {processes} processes" if processes > 1 else ""
@@ -195,7 +195,7 @@ def forecast(
             f"{evaluations} x {evaluation:.3g} s, {evaluation_how}{together}",
         ),
         Phase("checkpoints", saves * saving, f"{saves} x {saving:.3g} s"),
-        Phase("end", ending, "curves, drawn of the trial"),
+        Phase("end", ending, "curves of the trial"),
     ]
     line_bytes = len(json.dumps(lines[-1])) + 1
     disk, disk_peak = _disk_bytes(times.state, rounds, line_bytes, other_files)
@@ -219,19 +219,19 @@ def forecast(
 
 
 class CoreShare:
-    """The fraction of a core that this thread gets from here on: processor time by wall time."""
+    """Fraction of a core that this thread gets from now on: processor time over wall time."""
 
     def __init__(self) -> None:
         self._clock, self._processor = time.perf_counter(), time.thread_time()
 
     def since_start(self) -> float:
-        """The fraction, at most 1; a thread that waits for other threads has less as well."""
+        """Return the fraction, at most 1; it is also lower while waiting for other threads."""
         clock = time.perf_counter() - self._clock
         return min(1.0, (time.thread_time() - self._processor) / max(clock, 1e-9))
 
 
 def _by_name(seconds: Mapping[str, float]) -> dict[str, float]:
-    """Seconds by the names of phases for people; small ones together.
+    """Map seconds to readable names of phases; add up small phases.
 
     >>> _by_name({"plan": 1.0, "merge": 3.0, "reduce": 0.5})
     {'merging': 3.0, 'planning and the rest': 1.5}
@@ -241,7 +241,7 @@ def _by_name(seconds: Mapping[str, float]) -> dict[str, float]:
 
 
 def _due(rounds: int, every: int) -> int:
-    """How often something happens that is due every ``every`` rounds, and after the last.
+    """Count the occurrences of an event every ``every`` rounds and after the last round.
 
     >>> _due(10, 5), _due(11, 5), _due(1, 5)
     (2, 3, 1)
@@ -250,7 +250,7 @@ def _due(rounds: int, every: int) -> int:
 
 
 def _lines(times: RoundTimes) -> list[Metrics]:
-    """The lines of the trial's rounds, with made-up scores."""
+    """Make the lines of the trial's rounds, with invented scores."""
     lines = [round_line(number, report) for number, report in enumerate(times.reports, start=1)]
     return [{**line, **_SCORES} for line in lines]
 
@@ -258,9 +258,9 @@ def _lines(times: RoundTimes) -> list[Metrics]:
 def _time_files(
     training: Training, state: State, lines: Sequence[Metrics], where: Path | None
 ) -> tuple[float, float, int]:
-    """Seconds of a checkpoint and of the picture at the end; bytes of all that is no tensor.
+    """Time a checkpoint and the final curves, and measure all files without tensors.
 
-    They are made in a temporary folder.
+    They are written to a temporary folder.
     """
     parent = where
     while parent is not None and not parent.is_dir():
@@ -273,17 +273,17 @@ def _time_files(
             checkpoint.save(folder, part, training.config)
             saving = (time.perf_counter() - begin) / share
             begin = time.perf_counter()
-            with suppress(MissingExtraError):  # a run does without them, too
+            with suppress(MissingExtraError):  # as in a run
                 draw_curves([dict(line) for line in lines], folder / "curves.png", "trial")
             ending = time.perf_counter() - begin
             small_files = [*folder.glob("*.png"), *folder.glob("*/*.json")]
             return saving, ending, sum(file.stat().st_size for file in small_files)
     except OSError as error:
-        raise SubmodelError(f"{parent}: cannot be written to: {error.strerror}") from None
+        raise SubmodelError(f"{parent}: not writable: {error.strerror}") from None
 
 
 def _some_tensors(state: State) -> tuple[State, float]:
-    """A state of at most so many bytes, at least one tensor, and its share of the whole."""
+    """Select tensors of a state up to a size, at least one; return them and their fraction."""
     total = size_in_bytes(state.tensors)
     tensors: dict[str, Tensor] = {}
     size = 0
@@ -298,7 +298,7 @@ def _some_tensors(state: State) -> tuple[State, float]:
 def _memory(
     training: Training, times: RoundTimes, bundles: Sequence[Bundle], is_tried: bool
 ) -> tuple[int, str]:
-    """The peak of a process, and how it is known."""
+    """Return the peak memory of a process, and the source of the estimate."""
     if times.is_whole and is_tried:
         return _peak_bytes(), "the peak of this process"
     by_shapes = psutil.Process().memory_info().rss + _stack_bytes(training.setup, bundles)
@@ -306,9 +306,9 @@ def _memory(
 
 
 def _traffic(setup: Setup, state: State, plans: Sequence[Sequence[Bundle]]) -> list[ByCapacity]:
-    """Traffic per client by capacity, and how many clients of each capacity a round has.
+    """Count the traffic per client by capacity, and the clients of each capacity per round.
 
-    ``plans`` are the bundles of some rounds, which stand for all.
+    ``plans`` are the bundles of some representative rounds.
     """
     costs = CostModel(setup.module, setup.clients.dataset.example, setup.travel)
     shape_estimate, knowledge = Estimate(setup), knowledge_of(setup, state)
@@ -345,9 +345,9 @@ def _traffic(setup: Setup, state: State, plans: Sequence[Sequence[Bundle]]) -> l
 
 
 def _disk_bytes(state: State, rounds: int, line_bytes: int, other_files: int) -> tuple[int, int]:
-    """The folder of a finished run, and its peak: the model, checkpoints, and a line per round.
+    """Return the final and the peak size of a run's folder: model, checkpoints, a line per round.
 
-    A checkpoint keeps all of the state, the result what is not the clients'.
+    A checkpoint contains the whole state, the result everything but the state of clients.
     """
     result = size_in_bytes(state.tensors) + size_in_bytes(state.memory)
     saved_bytes = result + size_in_bytes(state.client_slots)
@@ -357,19 +357,19 @@ def _disk_bytes(state: State, rounds: int, line_bytes: int, other_files: int) ->
 
 
 def _peak_bytes() -> int:
-    """The most memory that this process has had so far."""
+    """Return the peak memory of this process so far."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
 
 
 def _seconds_since_start() -> float:
-    """The age of this process; its processor time where the system does not tell.
+    """Return the age of this process, or its processor time if the age is unknown.
 
     >>> 0 < _seconds_since_start() < 1e6
     True
     """
     try:
-        # the name of a process, in brackets, may have spaces; the 22nd entry is when it began
+        # the name of a process, in brackets, may have spaces; the 22nd entry is its start
         entries = Path("/proc/self/stat").read_text("utf-8").rpartition(")")[2].split()
         ticks = int(entries[19])
         return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
@@ -378,7 +378,7 @@ def _seconds_since_start() -> float:
 
 
 def _stack_bytes(setup: Setup, bundles: Sequence[Bundle]) -> int:
-    """The memory for training the largest bundle of a round beside the model, from shapes."""
+    """Estimate from shapes the memory for training the largest bundle, without the model."""
     shape_estimate = Estimate(setup)
     largest = 0
     for capacity in {bundle.assignments[0].capacity for bundle in bundles}:
@@ -390,7 +390,7 @@ def _stack_bytes(setup: Setup, bundles: Sequence[Bundle]) -> int:
 
 
 def budget_of(setup: Setup, batch: int) -> Budget:
-    """The budget of one client that trains in batches of a size, with its optimiser's copies."""
+    """Make the budget of one client with batches of a given size and its optimiser's copies."""
     optimiser = setup.work.optimiser
     copies = kept_copies(optimiser) if setup.keeps_slots else optimiser.copies
     example = setup.clients.dataset.example

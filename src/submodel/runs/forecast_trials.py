@@ -1,8 +1,8 @@
-"""How long rounds and evaluations take here: short trials of the real ones, in about a second.
+"""Short trials of rounds and evaluations on this machine, in about a second.
 
-A trial trains one of the first round's bundles for every capacity, or all of them where there is
-time, for a few steps. What the whole round takes follows from two trials of different length, and
-for other clients from shapes (`engines/estimate.py`).
+A trial trains one of the first round's bundles for every capacity, or all if there is time, for a
+few steps. The time of the whole round is extrapolated from two trials of different length, and for
+other clients from shapes (`engines/estimate.py`).
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from submodel.model.travel import size_in_bytes
 from submodel.runs.scoring import scored_parts, scores
 from submodel.runs.training import Training
 
-_TRIAL = 0.4  # of the patience: what a trial may take, by the one before
-_LARGE = 1 << 26  # bytes of a model of which a run keeps one copy, as `run_rounds` does
-_ROUNDS, _CLIENTS = 20, 2000  # at least, and at most: of the plans that stand for all
-_SECONDS_PER_FLOP = 1.5e-11  # of a forward of many examples, at best; only to choose what is tried
+_TRIAL = 0.4  # time of a trial as a fraction of the patience, estimated from the one before
+_LARGE = 1 << 26  # bytes of a model of which a run keeps one copy, as in `run_rounds`
+_ROUNDS, _CLIENTS = 20, 2000  # minimum of rounds, and maximum of clients, in representative plans
+_SECONDS_PER_FLOP = 1.5e-11  # of a fast forward of many examples; used only to choose a trial
 
 
 @dataclass(frozen=True)
@@ -45,12 +45,12 @@ class RoundTimes:
     """Times of trials of a round.
 
     Args:
-        setup: of the run.
-        factors: by capacity, how much longer training takes than its estimate.
-        seconds: of everything but training, for a whole round, by phase.
-        how: what was tried, in words.
-        reports: of the trials.
-        state: after them.
+        setup: setup of the run.
+        factors: ratio of the training time to its estimate, by capacity.
+        seconds: seconds of everything but training in a whole round, by phase.
+        how: description of the trials.
+        reports: reports of the trials.
+        state: state after the trials.
         is_whole: whether all clients of a round were tried.
     """
 
@@ -63,7 +63,7 @@ class RoundTimes:
     is_whole: bool
 
     def training_seconds(self, plans: Sequence[Sequence[Bundle]], processes: int) -> float:
-        """The seconds of the busiest process, as a mean over these rounds."""
+        """Return the seconds of the busiest process, averaged over these rounds."""
         shape_estimate = Estimate(self.setup)
         usual_factor = fmean(self.factors.values())
 
@@ -81,7 +81,7 @@ class RoundTimes:
 
 
 def plans_of(training: Training) -> list[list[Bundle]]:
-    """The bundles of rounds that stand for all, evenly spread; the first is among them."""
+    """Return the bundles of representative rounds, evenly spread, including the first."""
     engine = make_engine(training.config, training.setup)
     per_round = max(1, training.setup.population.per_round)
     rounds = min(training.rounds, max(_ROUNDS, _CLIENTS // per_round))
@@ -91,7 +91,7 @@ def plans_of(training: Training) -> list[list[Bundle]]:
 
 @dataclass(frozen=True)
 class _Trial:
-    """A round of some bundles with so many steps: its report, and the seconds of each bundle."""
+    """A trial round of some bundles with a number of steps: report and seconds of each bundle."""
 
     steps: int
     report: RoundReport
@@ -101,9 +101,9 @@ class _Trial:
 def time_rounds(
     training: Training, state: State, first_round: Sequence[Bundle], patience: float
 ) -> RoundTimes:
-    """Try the first round for about ``patience`` seconds, shortened where it is long.
+    """Try the first round for about ``patience`` seconds, shortened if it is long.
 
-    A large model in ``state`` may be written over.
+    A large model in ``state`` may be overwritten.
     """
     setup = training.setup
     shape_estimate = Estimate(setup)
@@ -123,7 +123,7 @@ def time_rounds(
         state, report = step(trial_setup, replace(state, round=0), engine, costs, group, one_model)
         return _Trial(steps, report, engine.bundle_seconds)
 
-    attempt(1)  # what is made once is made here
+    attempt(1)  # includes all one-time work
     trials = [attempt(1)]
     seconds_per_step = max(sum(trials[0].seconds), 1e-6)
     steps = min(most_steps, max(1, int(_TRIAL * patience / seconds_per_step)))
@@ -155,7 +155,7 @@ def _capacity_of(bundle: Bundle) -> float:
 
 
 def _choose(bundles: Sequence[Bundle], shape_estimate: Estimate, patience: float) -> list[int]:
-    """Which bundles to try: all there is time for, one of every capacity before a second."""
+    """Choose as many bundles as there is time for, one of every capacity before a second one."""
     by_capacity: dict[float, list[tuple[float, int]]] = {}
     for place, bundle in enumerate(bundles):
         shapes = shape_estimate.bundle(bundle.assignments)
@@ -182,7 +182,7 @@ def _factors(
     long_trials: Sequence[_Trial],
     shape_estimate: Estimate,
 ) -> dict[float, float]:
-    """By capacity: seconds of all steps, on a line through two trials, by the estimate."""
+    """Return by capacity the ratio of the seconds of all steps, extrapolated, to the estimate."""
     steps = long_trials[0].steps
     tried_seconds: dict[float, float] = {}
     estimates: dict[float, float] = {}
@@ -204,10 +204,10 @@ def _factors(
 
 
 def time_evaluation(training: Training, state: State, patience: float) -> tuple[float, str, bool]:
-    """One evaluation in one process: its seconds, how that is known, and whether it was tried.
+    """Time one evaluation in one process; return seconds, their source, and whether it was tried.
 
-    Where a trial would take seconds, a forward of few examples is timed, and the rest follows from
-    the floating-point operations of all passes.
+    If a trial would take seconds, a forward of few examples is timed and scaled by the FLOPs of all
+    passes.
     """
     passes = _passes(training)
     costs = CostModel(training.setup.module, training.setup.clients.dataset.example)
@@ -234,7 +234,7 @@ def time_evaluation(training: Training, state: State, patience: float) -> tuple[
 
 
 def evaluation_keys(training: Training) -> list[str]:
-    """The keys that make the evaluations of a run shorter, with what they are now."""
+    """List the keys that shorten the evaluations of a run, with their current values."""
     setup, settings = training.setup, training.config.train
     data = setup.clients.dataset
     keys = [f"train.evaluate_every (now {settings.evaluate_every})"]
@@ -253,12 +253,12 @@ def evaluation_keys(training: Training) -> list[str]:
 
 
 def _calibrates(setup: Setup) -> bool:
-    """Whether static norms take their statistics from the clients' data first."""
+    """Whether the statistics of static norms are measured on the clients' data first."""
     return setup.statistics.source == "clients" and needs_calibration(setup.module)
 
 
 def _passes(training: Training) -> dict[float, int]:
-    """By capacity: how many examples an evaluation passes through the model of it."""
+    """Count by capacity the examples that an evaluation passes through the model."""
     setup = training.setup
     data = setup.clients.dataset
     calibrating = 0
@@ -273,7 +273,7 @@ def _passes(training: Training) -> dict[float, int]:
 
 @torch.no_grad()
 def _forward_seconds(training: Training, state: State, examples: int) -> float:
-    """Seconds of a warm forward of so many examples through the global model."""
+    """Time a warm forward of some examples through the global model."""
     setup = replace(training.setup, statistics=Statistics("test_batch"))
     rows = take_rows(setup.clients.dataset.test.x, slice(examples))
     inputs = map_inputs(lambda tensor: tensor.to(training.device), rows)
@@ -285,10 +285,10 @@ def _forward_seconds(training: Training, state: State, examples: int) -> float:
 
 
 class SampleGroup:
-    """A group of one process, which does a part of the work and estimates the rest.
+    """A group of one process that does a part of the work and estimates the rest.
 
     Args:
-        choose: the bundles of a round that are trained.
+        choose: function that selects the bundles of a round to train.
         longest: seconds after which no further batch of an evaluation is computed.
     """
 
@@ -297,18 +297,18 @@ class SampleGroup:
     ) -> None:
         self._choose, self._longest = choose, longest
         self.seconds_left_out = 0.0
-        """What the batches that were left out would have taken, as long as the others did."""
+        """Estimated seconds of the batches left out."""
         self.batches_left_out = 0
 
     def share(self, bundles: Sequence[Bundle]) -> Sequence[Bundle]:
-        """The chosen bundles."""
+        """Return the chosen bundles."""
         return self._choose(bundles)
 
     def reduce(self, accumulators: Sequence[Accumulator], statistics: RoundStatistics) -> None:
-        """Nothing to do: there is no other process."""
+        """Do nothing: there is no other process."""
 
     def spread(self, count: int, work: Callable[[int], Tensor]) -> list[Tensor]:
-        """As many results as there is time for; the last stands for the others."""
+        """Compute as many results as there is time for; repeat the last for the others."""
         start = time.perf_counter()
         results: list[Tensor] = []
         for number in range(count):
@@ -324,14 +324,14 @@ class SampleGroup:
 
 
 class TimedEngine:
-    """An engine that measures each bundle, without the time for making tasks and merging."""
+    """Engine that times each bundle, without the time for making tasks and merging."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self.bundle_seconds: list[float] = []
 
     def bundles(self, assignments: Sequence[Assignment]) -> list[Bundle]:
-        """The bundles of the engine."""
+        """Return the bundles of the engine."""
         return self._engine.bundles(assignments)
 
     def run(self, tasks: Iterable[Task]) -> Iterator[Outcome]:
@@ -350,7 +350,7 @@ class TimedEngine:
 
 
 class _TimedTasks:
-    """Tasks, and the seconds for making them."""
+    """Iterator over tasks that measures the seconds for making them."""
 
     def __init__(self, tasks: Iterable[Task]) -> None:
         self._tasks = iter(tasks)

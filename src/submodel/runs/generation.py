@@ -1,4 +1,4 @@
-"""Text that a trained language model writes."""
+"""Generation of text with a trained language model."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ def generate(
     temperature: float = 1.0,
     seed: int = 0,
 ) -> str:
-    """Text that a model writes after a prompt, with the prompt.
+    """Generate text after a prompt; return it with the prompt.
 
-    A token is drawn from the model's chances given the tokens before it, as many as a sequence of
-    the data is long; the same seed draws the same text.
+    Each token is drawn from the model's distribution given the preceding tokens, at most as many as
+    a sequence of the data has; equal seeds give equal texts.
 
     Args:
-        module: a model of text that was trained on the data.
-        data: what it was trained on; it has the tokeniser.
-        prompt: what the text begins with.
-        tokens: how many are added.
-        temperature: what logits are divided by; 0: always the likeliest token.
-        seed: of the draws.
+        module: language model.
+        data: data that it was trained on, with the tokeniser.
+        prompt: beginning of the text.
+        tokens: number of tokens to add.
+        temperature: divisor of the logits; 0: always the likeliest token.
+        seed: seed of the draws.
     """
     if data.text is None:
-        raise DataError("the run's data is no text; only language models write")
+        raise DataError("the run's data is not text; only language models generate text")
     problems = []
     if tokens < 1:
         problems.append(f"tokens: {tokens} is less than 1")
     if not 0 <= temperature < np.inf:
         problems.append(f"temperature: {temperature} is not 0 or more")
     if not prompt:
-        problems.append("prompt: nothing to go on from; even a line break will do")
+        problems.append("prompt: it is empty; a line break suffices")
     refuse(problems)
     tokeniser = read_tokens(data.text.tokens)
     numbers = list(map(int, tokeniser.encode(prompt)))
@@ -59,7 +59,7 @@ def generate(
 
 
 def _logits(module: nn.Module, context: Tensor, length: int) -> Tensor:
-    """The logits of the next token; the context is padded to the length used in training."""
+    """Compute the logits of the next token; the context is padded to the length in training."""
     place = context.shape[1] - 1
     device = next(module.parameters()).device
     window = nn.functional.pad(context, (0, length - context.shape[1]), value=PADDING)
@@ -70,7 +70,7 @@ def _logits(module: nn.Module, context: Tensor, length: int) -> Tensor:
 
 
 def _next(logits: Tensor, temperature: float, draw: float) -> int:
-    """The token at a quantile from [0, 1) of the distribution that the logits give."""
+    """Return the token at a quantile in [0, 1) of the distribution of the logits."""
     if temperature == 0:
         return int(logits.argmax())
     sums = (logits / temperature).softmax(0).cumsum(0)
@@ -78,7 +78,7 @@ def _next(logits: Tensor, temperature: float, draw: float) -> int:
 
 
 def _decode_after(tokeniser: Tokeniser, numbers: list[int], start: int) -> str:
-    """The text of the tokens from ``start`` on, as it is decoded together with what precedes."""
+    """Decode the tokens from ``start`` on, in the context of the preceding ones."""
     before = tokeniser.decode(numbers[:start])
     whole = tokeniser.decode(numbers)
     if whole.startswith(before):

@@ -1,6 +1,6 @@
-"""Who held what in every round of a run, on disk: ``coverage.jsonl``, and ``layers.json`` once.
+"""Files with the units that clients held in every round: ``coverage.jsonl`` and ``layers.json``.
 
-Neither has to do with training. What is missing or damaged of them is missing from pictures.
+Training does not depend on them. Missing or damaged parts are missing from figures.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from submodel.model.inspect import ModelLayer
 
 _LONGEST = 2**23  # bytes of a line
 _MOST_LAYERS = 2**25  # bytes of layers.json
-_MOST_UNITS = 2**24  # of an axis
+_MOST_UNITS = 2**24  # limit of an axis
 _Count = Annotated[int, Field(ge=0, le=2**53)]
 _Share = Annotated[float, Field(gt=0, le=1)]
 
 
 class _Cut(TypedDict):
-    """The units that clients held, by axis."""
+    """Units that some clients held, by axis."""
 
     clients: list[_Count]
     units: dict[str, str]
 
 
 class _Line(TypedDict):
-    """A round's line of ``coverage.jsonl``."""
+    """Line of a round in ``coverage.jsonl``."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]
     round: Annotated[int, Field(ge=1, le=2**53)]
@@ -50,11 +50,11 @@ _LINE: TypeAdapter[Any] = TypeAdapter(_Line)
 
 @dataclass(frozen=True)
 class ModelOutline:
-    """What ``layers.json`` holds: the shape of a run's model.
+    """Outline of a run's model, the content of ``layers.json``.
 
     Args:
-        axes: how many units each axis has that capacities cut.
-        layers: the layers with parameters, in the order of the forward.
+        axes: number of units of each axis that capacities cut.
+        layers: layers with parameters, in the order of the forward pass.
     """
 
     axes: Mapping[str, int]
@@ -65,7 +65,7 @@ _OUTLINE: TypeAdapter[ModelOutline] = TypeAdapter(ModelOutline)
 
 
 def holdings_line(round_: int, holdings: Holdings) -> str:
-    """The line of a round, of which the first is 1.
+    """Format the line of a round, counted from 1.
 
     >>> holdings_line(1, Holdings((Assignment(0, 7, 0.5),))).strip()
     '{"round":1,"clients":[7],"capacities":[0.5]}'
@@ -76,7 +76,7 @@ def holdings_line(round_: int, holdings: Holdings) -> str:
         "clients": [taker.client for taker in holdings.takers],
         "capacities": [taker.capacity for taker in holdings.takers],
     }
-    if places != list(range(len(places))):  # somebody did not answer
+    if places != list(range(len(places))):  # some clients did not answer
         line["places"] = places
     if holdings.cuts:
         line["cuts"] = [{"clients": cut.clients, "units": cut.units} for cut in holdings.cuts]
@@ -86,7 +86,9 @@ def holdings_line(round_: int, holdings: Holdings) -> str:
 
 
 def parse_holdings(text: bytes) -> tuple[int, Holdings]:
-    """The round, from 1, and what its line tells; raises `UnreadableError` for anything else.
+    """Parse the line of a round into its number, from 1, and the holdings.
+
+    Raises `UnreadableError` for any other text.
 
     >>> parse_holdings(b'{"round":1,"clients":[7],"capacities":[0.5]}')[1].takers
     (Assignment(round=0, client=7, capacity=0.5, place=0),)
@@ -95,7 +97,7 @@ def parse_holdings(text: bytes) -> tuple[int, Holdings]:
     round_, clients, capacities = line["round"], line["clients"], line["capacities"]
     places = line.get("places", range(len(clients)))
     if not len(clients) == len(capacities) == len(places):
-        raise UnreadableError(f"round {round_}: as many clients as capacities and places are meant")
+        raise UnreadableError(f"round {round_}: unequal numbers of clients, capacities and places")
     takers = [
         Assignment(round_ - 1, client, capacity, place)
         for client, capacity, place in zip(clients, capacities, places, strict=True)
@@ -106,7 +108,7 @@ def parse_holdings(text: bytes) -> tuple[int, Holdings]:
 
 
 def read_holdings(path: Path) -> dict[int, Holdings]:
-    """The holdings in a file by round, from 1, without damaged lines; a file may be missing."""
+    """Read the holdings in a file by round, from 1; skip damaged lines, allow a missing file."""
     holdings: dict[int, Holdings] = {}
     for text in bounded_lines(path, _LONGEST):
         try:
@@ -127,7 +129,7 @@ def keep_holdings(path: Path, rounds: int) -> None:
 
 
 def read_model_outline(path: Path) -> ModelOutline | None:
-    """The shape of the model in a file; None where no file can be read."""
+    """Read the outline of the model; None if it cannot be read."""
     try:
         outline = read_typed(_OUTLINE, path, _MOST_LAYERS)
     except UnreadableError:
@@ -138,6 +140,6 @@ def read_model_outline(path: Path) -> ModelOutline | None:
 
 
 def write_model_outline(path: Path, outline: ModelOutline) -> None:
-    """Write the shape of the model, unless the file has it already."""
+    """Write the outline of the model, unless the file already has it."""
     if read_model_outline(path) != outline:
         write_text(path, json.dumps(asdict(outline), separators=(",", ":")) + "\n")

@@ -1,7 +1,7 @@
-"""The loop over the rounds of a run; all else that happens around a round is a callback.
+"""The loop over the rounds of a run; callbacks do everything else around a round.
 
-Whatever moment a run with a folder is killed at, it can be resumed, and the resumed run ends with
-the same model as one that was never killed.
+A run with a folder can be killed at any moment and resumed; the resumed run ends with the same
+model as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from submodel.runs.training import Training
 
 __all__ = ["Interruption", "Metrics", "RunFolder", "run_rounds"]
 _log = logging.getLogger(__name__)
-_LARGE = 1 << 26  # bytes of a model; the holes that rounds of smaller ones leave are filled again
+_LARGE = 1 << 26  # bytes of a model; memory fragments of smaller ones are reused
 
 
 def run_rounds(
@@ -56,26 +56,26 @@ def run_rounds(
     resume: bool = False,
     group: ProcessGroup | None = None,
 ) -> tuple[State, list[Metrics]]:
-    """Train from the beginning, or from the newest checkpoint; returns the final model.
+    """Train from the beginning or from the newest checkpoint; return the final state and history.
 
     Args:
-        training: what is trained, and how.
-        folder: the run's folder, made already; without one nothing is written. Of a group of
-            processes only the first is given it.
-        callbacks: the user's own, after ours; of a group of processes only the first calls them.
-        resume: go on with the run that the folder holds.
-        group: the processes that share the work; None: this one alone.
+        training: configuration and setup.
+        folder: existing folder of the run; without one nothing is written. In a group of processes
+            only the first has it.
+        callbacks: further callbacks, called last; in a group of processes only by the first.
+        resume: whether to resume the run in the folder.
+        group: processes that share the work; None: this process alone.
     """
     torch.set_num_threads(training.config.engine.threads)
-    give_back()  # what preparing took
+    give_back()  # release the memory of preparation
     engine = training.make_engine()
     fingerprints = {} if folder is None else fingerprints_of(training)
-    watchers = callbacks_of(training, folder, fingerprints, group, callbacks)
+    all_callbacks = callbacks_of(training, folder, fingerprints, group, callbacks)
     with large_blocks_apart():
         follows = group is not None and group.rank > 0
         state, history = _start(training, folder, fingerprints, resume, follows)
-    with failure_noted(folder):  # a folder that holds another run is left as it is
-        return _run_rounds(training, folder, watchers, engine, (state, history), group)
+    with failure_noted(folder):  # from here on: the folder of another run stays unchanged
+        return _run_rounds(training, folder, all_callbacks, engine, (state, history), group)
 
 
 def _start(
@@ -85,10 +85,10 @@ def _start(
     resume: bool,
     follows: bool,
 ) -> tuple[State, list[Metrics]]:
-    """The state to go on from, and the lines of the rounds behind it.
+    """Return the state to start from, and the lines of the finished rounds.
 
-    A resumed run takes the newest checkpoint that is whole; one that was killed before its first
-    begins again. A process that ``follows`` another need not have values.
+    A resumed run starts from the newest undamaged checkpoint; one killed before its first
+    checkpoint begins again. A process that ``follows`` another needs no values.
     """
     take = training.takes_module and can_release(training.setup.module)
     config, state = training.config, training.initial_state(take=take, follows=follows)
@@ -97,8 +97,8 @@ def _start(
     has_checkpoint = bool(checkpoint.checkpoint_folders(folder.checkpoints))
     if resume and not has_checkpoint:
         _check_untrained(folder)
-        if config.engine.name != "flower":  # a server always goes on, also with a new run
-            _log.warning("%s: stopped before its first checkpoint: begins at round 1", folder.path)
+        if config.engine.name != "flower":  # a server always resumes, also a new run
+            _log.warning("%s: stopped before its first checkpoint; begins at round 1", folder.path)
     if not folder.record_file.is_file():
         write_record(folder, DataRecord.of(training, fingerprints))
     if resume and has_checkpoint:
@@ -106,16 +106,16 @@ def _start(
             folder.checkpoints, config, state, fingerprints, into=True
         )
         for problem in problems:
-            _log.warning("passed over %s", problem)
+            _log.warning("skipped %s", problem)
         checkpoint.renew(folder.checkpoints, config, fingerprints)
-        folder.go_on_as(config)
+        folder.update_config(config)
     else:
-        folder.go_on_as(config)
+        folder.update_config(config)
         checkpoint.save(folder.checkpoints, state, config, fingerprints)
     keep_holdings(folder.holdings_file, state.round)
     if damage := folder.keep_metrics(state.round):
         _log.warning(
-            "%s: %s; the model is not affected, but totals and curves are",
+            "%s: %s; this affects totals and curves, but not the model",
             folder.metrics_file,
             damage,
         )
@@ -123,12 +123,12 @@ def _start(
 
 
 def _check_untrained(folder: RunFolder) -> None:
-    """Raise `CheckpointError` where a run without checkpoints has rounds that would be lost."""
+    """Raise `CheckpointError` if a run without checkpoints has finished rounds."""
     rounds = max(folder.rounds(), (folder.summary() or {}).get("rounds", 0))
     if rounds:
         raise CheckpointError(
-            f"{folder.path}: {rounds} rounds are done, and no checkpoint is left to go on from: "
-            f"put {folder.checkpoints} back, or begin again: 'submodel train "
+            f"{folder.path}: {rounds} rounds are done, but there is no checkpoint to resume from: "
+            f"restore {folder.checkpoints}, or begin again: 'submodel train "
             f"{folder.config_file} --out {folder.path} --force' (in Python: submodel.train(..., "
             f"out={str(folder.path)!r}, overwrite=True))"
         )
@@ -137,7 +137,7 @@ def _check_untrained(folder: RunFolder) -> None:
 def _run_rounds(
     training: Training,
     folder: RunFolder | None,
-    watchers: CallbackList,
+    callbacks: CallbackList,
     engine: Engine,
     beginning: tuple[State, list[Metrics]],
     group: ProcessGroup | None,
@@ -147,7 +147,7 @@ def _run_rounds(
     finishing = training.config.train.finishing_round
     costs = CostModel(setup.module, setup.clients.dataset.example)
     is_large = size_in_bytes(state.tensors) >= _LARGE
-    one_model = OneModel() if is_large and not watchers.looks_back else None
+    one_model = OneModel() if is_large and not callbacks.looks_back else None
     shared: SharedModel | None = None
     if group is not None:
         if group.first(one_model is not None):
@@ -159,7 +159,7 @@ def _run_rounds(
     if finishing is not None and state.round > finishing:
         engine = training.make_engine(training.setup_at(state))
     try:
-        watchers.begin(training, state, history)
+        callbacks.begin(training, state, history)
         while state.round < rounds:
             if state.round == finishing:
                 state = training.with_ranking(state)
@@ -167,29 +167,29 @@ def _run_rounds(
             after, report = _round(training, state, engine, costs, together, one_model)
             if shared is not None and one_model is not None:
                 after = shared.settle(after, one_model)
-            watchers.after_merge(after.round, report)
-            line = watchers.complete(state, after, round_line(after.round, report))
+            callbacks.after_merge(after.round, report)
+            line = callbacks.complete(state, after, round_line(after.round, report))
             history.append(line)
             before, state = state, after  # from here on the round counts
             if one_model is not None:
                 one_model.is_torn = False
-            watchers.after_round(before, after, line)
-            del before, after  # or the next round would begin with three models in memory
+            callbacks.after_round(before, after, line)
+            del before, after  # otherwise the next round begins with three models in memory
             if is_large:
                 give_back()
         final, smoothness = state, training.config.train.output_step
         if smoothness is not None:
             final = output_step(setup, state, engine, costs, smoothness, together)
-        entries = watchers.finish(state, final, history)
+        entries = callbacks.finish(state, final, history)
     except (KeyboardInterrupt, LostProcessError, SilentRoundError, CallbackError) as stop:
         if folder is None and group is None:
             raise
         if one_model is not None and one_model.is_torn:
             raise _ending_within(stop, state.round, rounds, folder) from stop.__cause__
-        watchers.stop(state, [line for line in history if line["round"] <= state.round])
+        callbacks.stop(state, [line for line in history if line["round"] <= state.round])
         raise _ending(stop, state.round, rounds) from stop.__cause__
     finally:
-        watchers.close()
+        callbacks.close()
     if folder is not None:
         write_result(folder, training.config.name, final, history, entries)
     return final, history
@@ -203,7 +203,7 @@ def _round(
     group: Group,
     one_model: OneModel | None,
 ) -> tuple[State, RoundReport]:
-    """One round; over devices, a round without any answer is tried again."""
+    """Run one round; on devices, repeat a round that no device answers."""
     tries = training.config.devices.tries
     for number in count(1):
         try:
@@ -212,25 +212,25 @@ def _round(
             _log.warning("%s (try %d of %d)", error, number, tries)
             if number >= tries:
                 raise
-    raise AssertionError  # never: the loop has no end
+    raise AssertionError  # unreachable: the loop has no end
 
 
 def _ending(stop: BaseException, round_: int, rounds: int) -> SubmodelError:
-    """The error of a run that stops after a round, which is saved."""
+    """Make the error of a run that stops after a saved round."""
     where = f"stopped after round {round_} of {rounds}"
     if isinstance(stop, CallbackError):
-        return CallbackError(f"{stop}; {where}, which is saved: resume it to go on")
+        return CallbackError(f"{stop}; {where}, which is saved; resume it to continue")
     return Interruption(f"{where}: {stop}" if isinstance(stop, SubmodelError) else where)
 
 
 def _ending_within(
     stop: BaseException, round_: int, rounds: int, folder: RunFolder | None
 ) -> SubmodelError:
-    """The error of a run that stops while the model of its last round is written over."""
-    goes_on = 0 if folder is None else saved_round(folder.checkpoints)
+    """Make the error of a run that stops while the model of its last round is overwritten."""
+    saved = 0 if folder is None else saved_round(folder.checkpoints)
     reason = f" ({stop})" if str(stop) else ""
     text = f"stopped while round {round_ + 1} of {rounds} was merged or scored{reason}; "
-    text += f"round {goes_on} is saved"
+    text += f"round {saved} is saved"
     return CallbackError(text) if isinstance(stop, CallbackError) else Interruption(text)
 
 
@@ -241,14 +241,14 @@ def write_result(
     history: Sequence[Metrics],
     entries: Mapping[str, Any],
 ) -> None:
-    """Write the final model and the summary, which says that the run is finished.
+    """Write the final model and the summary, which marks the run as finished.
 
     Args:
-        folder: of the run.
-        name: of the run.
-        final: the result.
-        history: the lines of its rounds.
-        entries: what callbacks add to the summary.
+        folder: folder of the run.
+        name: name of the run.
+        final: final state.
+        history: lines of its rounds.
+        entries: entries of callbacks for the summary.
     """
     for path, tensors in ((folder.model_file, final.tensors), (folder.memory_file, final.memory)):
         if tensors or path == folder.model_file:

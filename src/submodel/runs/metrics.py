@@ -1,8 +1,7 @@
-"""The lines of a run, one per round: what a line holds, and what is left of a damaged file.
+"""Lines of metrics, one per round, and reading of damaged files.
 
-A kill may cut the last line short, which is no damage: the round is trained again. Anything else
-that is not as it was written is said, and the run goes on without it; the model does not depend on
-these lines.
+A kill may truncate the last line, which is not damage: the round is trained again. Other damage is
+reported, and the run continues without the damaged lines; the model does not depend on them.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ from typing_extensions import TypedDict
 
 from submodel.core.files import JsonNumber, UnreadableError, bounded_lines, parse_typed
 
-if TYPE_CHECKING:  # PyTorch: not for reading lines
+if TYPE_CHECKING:  # imports PyTorch, which reading lines does not need
     from submodel.algorithm.round_statistics import RoundReport
 
 Metrics = dict[str, Any]
 _LONGEST = 2**23  # bytes of a line; a round of ten thousand devices has two million
-_MOST_SAID = 5
+_MOST_SHOWN = 5
 
 
 def _covers(value: dict[str, JsonNumber]) -> dict[str, JsonNumber]:
@@ -36,7 +35,7 @@ def _covers(value: dict[str, JsonNumber]) -> dict[str, JsonNumber]:
 
 
 class _Line(TypedDict):
-    """The entries of a round's line that are read; there may be more."""
+    """Entries of a round's line that are read; there may be more."""
 
     __pydantic_config__ = ConfigDict(extra="allow")  # type: ignore[misc]
     round: Annotated[int, Field(ge=1)]
@@ -64,15 +63,15 @@ class _Line(TypedDict):
 
 
 TEST_BATCH_KEY = "test_batch_accuracy"
-"""The accuracy of the whole model where each batch of test examples normalises itself."""
+"""Accuracy of the whole model with batch statistics of each test batch."""
 _LINE: TypeAdapter[Any] = TypeAdapter(_Line)
 _SUMMARY_NAMES = ("name", "rounds", "model_sha256", "rounds_lost")
 RESERVED_NAMES = frozenset((*_Line.__annotations__, "clients", "devices", *_SUMMARY_NAMES))
-"""Names of entries of lines and summaries, which callbacks and metrics may not use."""
+"""Names of entries of lines and summaries that callbacks and metrics must not use."""
 
 
 def round_line(round_: int, report: RoundReport) -> Metrics:
-    """The line of a round, before callbacks add to it."""
+    """Make the line of a round, before callbacks add entries."""
     return {
         "round": round_,
         "train_loss": report.train_loss,
@@ -90,7 +89,7 @@ def round_line(round_: int, report: RoundReport) -> Metrics:
 
 
 def score_names(metrics: Iterable[str]) -> set[str]:
-    """The entries that an evaluation may add to a round's line, of a task with these metrics.
+    """Return the entries that an evaluation may add to a line, for a task with these metrics.
 
     >>> "capacity_f1" in score_names(["f1"]), "capacity_f1" in score_names(["accuracy"])
     (True, False)
@@ -100,7 +99,7 @@ def score_names(metrics: Iterable[str]) -> set[str]:
 
 
 def with_entries(line: Metrics, entries: Mapping[str, Any]) -> Metrics:
-    """A line with more entries; those of a table that it has are added to the table.
+    """Add entries to a line; entries of a table that it already has extend the table.
 
     >>> with_entries({"round": 1, "seconds": {"train": 2.0}}, {"seconds": {"evaluate": 1.0}})
     {'round': 1, 'seconds': {'train': 2.0, 'evaluate': 1.0}}
@@ -114,7 +113,7 @@ def with_entries(line: Metrics, entries: Mapping[str, Any]) -> Metrics:
 
 
 def flat(line: Mapping[str, Any], separator: str = ".") -> Metrics:
-    """A line as one row: the entries of tables by their path; who was refused or missing, counted.
+    """Flatten a line to one row with paths as keys; refused and missing clients are also counted.
 
     >>> flat({"round": 1, "seconds": {"train": 2.0}, "refused": {"7": "too large"}})
     {'round': 1, 'seconds.train': 2.0, 'refused': 1, 'refused.7': 'too large'}
@@ -132,7 +131,7 @@ def flat(line: Mapping[str, Any], separator: str = ".") -> Metrics:
 
 
 def is_number(value: object) -> bool:
-    """Whether a value of a file is a number, and within the range of floats.
+    """Whether a value of a file is a number within the range of floats.
 
     >>> is_number(7), is_number(True), is_number("7"), is_number(10**400)
     (True, False, False, False)
@@ -144,14 +143,14 @@ def is_number(value: object) -> bool:
 
 @dataclass(frozen=True)
 class Lines:
-    """The content of a file of lines: one per round, ascending, and what is damaged."""
+    """Content of a file of lines: one per round, ascending, and descriptions of its damage."""
 
     entries: Sequence[Metrics]
     damage: Sequence[str]
 
     @classmethod
     def read(cls, path: Path) -> Lines:
-        """The lines of a file, which may be missing."""
+        """Read the lines of a file, which may be missing."""
         line_of_round: dict[int, Metrics] = {}
         damage: list[str] = []
         for number, text in enumerate(bounded_lines(path, _LONGEST), start=1):
@@ -161,22 +160,22 @@ class Lines:
                 if text.endswith(b"\n") or len(text) == _LONGEST:
                     damage.append(f"line {number} is not that of a round")
                 continue
-            line: Metrics = from_json(text)  # checked, and in the order it was written in
+            line: Metrics = from_json(text)  # checked, with keys in the order of the file
             if line_of_round.setdefault(line["round"], line) is not line:
                 damage.append(f"line {number} is another one of round {line['round']}")
         return cls([line_of_round[round_] for round_ in sorted(line_of_round)], damage)
 
     @property
     def rounds(self) -> int:
-        """The last round that has a line; 0: none has."""
+        """Last round with a line; 0 if there is none."""
         return int(self.entries[-1]["round"]) if self.entries else 0
 
     def until(self, rounds: int) -> Lines:
-        """The lines of the first so many rounds."""
+        """Return the lines of the first ``rounds`` rounds."""
         return Lines([line for line in self.entries if line["round"] <= rounds], self.damage)
 
     def gaps(self, rounds: int) -> list[tuple[int, int]]:
-        """The first and last rounds of all gaps within the first so many rounds."""
+        """Return the first and last rounds of all gaps within the first ``rounds`` rounds."""
         there = [
             0,
             *(line["round"] for line in self.entries if line["round"] <= rounds),
@@ -185,22 +184,22 @@ class Lines:
         return [(a + 1, b - 1) for a, b in pairwise(there) if b - a > 1]
 
     def text(self) -> str:
-        """The content of a file of these lines."""
+        """Format the content of a file with these lines."""
         return "".join(json.dumps(line) + "\n" for line in self.entries)
 
 
 def describe_damage(damage: Sequence[str], gaps: Sequence[tuple[int, int]]) -> str:
-    """What is wrong with a run's lines, for people.
+    """Describe the damage of a run's lines.
 
     >>> describe_damage(["line 3 is not that of a round"], [(3, 3), (7, 9)])
     'line 3 is not that of a round; no line is left of rounds 3, 7 to 9'
     """
-    parts = list(damage[:_MOST_SAID])
-    if len(damage) > _MOST_SAID:
-        parts.append(f"likewise {len(damage) - _MOST_SAID} more")
+    parts = list(damage[:_MOST_SHOWN])
+    if len(damage) > _MOST_SHOWN:
+        parts.append(f"likewise {len(damage) - _MOST_SHOWN} more")
     if gaps:
-        spans = [f"{a}" if a == b else f"{a} to {b}" for a, b in gaps[:_MOST_SAID]]
-        if len(gaps) > _MOST_SAID:
-            spans.append(f"and {len(gaps) - _MOST_SAID} more stretches")
+        spans = [f"{a}" if a == b else f"{a} to {b}" for a, b in gaps[:_MOST_SHOWN]]
+        if len(gaps) > _MOST_SHOWN:
+            spans.append(f"and {len(gaps) - _MOST_SHOWN} more stretches")
         parts.append(f"no line is left of rounds {', '.join(spans)}")
     return "; ".join(parts)

@@ -1,4 +1,4 @@
-"""A run that has a folder, opened: what it is, how it went, its model, and going on with it."""
+"""A run opened by its folder: configuration, metrics, model, resumption, fitting and export."""
 
 from __future__ import annotations
 
@@ -60,14 +60,13 @@ _PLACES = set(PLACE_KEYS)
 
 
 class Run:
-    """A run in a folder, as `submodel.open` returns it.
+    """A run in a folder, as returned by `submodel.open`.
 
-    What it says of the folder is read when it is asked for: of a run that is being trained
-    elsewhere, it shows how far that has come.
+    Properties read the folder on every access, so they follow a run that another process trains.
 
     Args:
-        path: the run's folder.
-        material: the module and data of a run that began with ones of the user's own.
+        path: folder of the run.
+        material: objects of a run that began in Python, such as module and data.
     """
 
     def __init__(self, path: str | Path, material: Material | None = None) -> None:
@@ -81,20 +80,19 @@ class Run:
         return f"<Run {str(self.folder.path)!r}: {how} of {self.config.train.rounds}>"
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
         state = "finished" if self.finished else "not finished"
         return run_html(f"Run {self.folder.path}: {state}", self.config, self.history)
 
     @property
     def config(self) -> Config:
-        """The resolved configuration."""
+        """Resolved configuration."""
         return self.folder.config()
 
     @property
     def history(self) -> list[Metrics]:
-        """The lines of ``metrics.jsonl``, one for every completed round.
+        """Lines of ``metrics.jsonl``, one for every completed round.
 
-        They are read once, and again when the file has changed.
+        The file is read again only if it has changed.
         """
         try:
             status = self.folder.metrics_file.stat()
@@ -107,12 +105,12 @@ class Run:
 
     @property
     def metrics(self) -> list[Metrics]:
-        """The same as flat rows, ready for ``pandas.DataFrame``: ``seconds.train`` and so on."""
+        """The history as flat rows for ``pandas.DataFrame``, with columns as ``seconds.train``."""
         return [flat(line) for line in self.history]
 
     @property
     def summary(self) -> Metrics | None:
-        """The summary of the finished run; None before its end."""
+        """Summary of the finished run; None before its end."""
         return self.folder.summary()
 
     @property
@@ -122,14 +120,14 @@ class Run:
 
     @property
     def model(self) -> nn.Module:
-        """The trained global model, ready to use."""
+        """Trained global model, ready to use."""
         return self._model_training.model(self._state)
 
     def submodel(self, capacity: float | str) -> nn.Module:
-        """The trained sub-model of a capacity, ready to use: the fitted one, if there is one.
+        """Return the trained sub-model of a capacity, ready to use; the fitted one, if any.
 
         Args:
-            capacity: the share of every axis, as 0.25 or "1/4".
+            capacity: fraction of every axis, as 0.25 or "1/4".
         """
         share, state, training = parse_capacity(capacity), self._state, self._model_training
         if (fitted_model := self._fitted_model(share, state)) is not None:
@@ -145,23 +143,23 @@ class Run:
         cut: str = "search",
         progress: bool = True,
     ) -> list[Metrics]:
-        """Train the sub-models that devices will keep, each for itself.
+        """Train sub-models for devices, each on its own.
 
-        The units of a sub-model are chosen from the trained model, and the clients who can hold
-        them train these alone. The global model stays as it is; sub-models are kept beside it, in
-        ``fit`` of the run's folder, and `submodel` and `export` hand them out from then on. What
-        was stopped goes on, what is done is not done again.
+        The units of a sub-model are chosen from the trained model, and only the clients that can
+        hold them train it. The global model is unchanged; sub-models are kept beside it, in ``fit``
+        of the run's folder, and `submodel` and `export` return them from then on. Interrupted fits
+        are continued, finished fits are not repeated.
 
         Args:
-            capacities: one or several, as 0.25 or "1/4".
-            rounds: for each of them; None: a quarter of the run's.
-            lr: the clients' learning rate; None: the run's.
-            cut: the units that it begins with: the largest ("importance"), the first ("prefix"),
-                what the run's scheme would give ("scheme"), or the best of these ("search").
-            progress: show how it goes on the error output.
+            capacities: one or several capacities, as 0.25 or "1/4".
+            rounds: rounds for each of them; None: a quarter of the run's.
+            lr: learning rate of the clients; None: the run's.
+            cut: choice of the units: the largest ("importance"), the first ("prefix"), those of the
+                run's scheme ("scheme"), or the best of these ("search").
+            progress: whether to show progress on standard error.
 
         Returns:
-            What each sub-model came to: its test score, the one before, that of the global model,
+            Result of each sub-model: its test score, the score before, that of the global model,
             bytes and FLOPs.
         """
         if isinstance(capacities, (float, int, str)):
@@ -172,15 +170,15 @@ class Run:
         return fit_submodels(self._training, state, self.folder, shares, rounds, lr, cut, console)
 
     def fitted_model(self, capacity: float | str) -> FittedModel | None:
-        """The sub-model of a capacity that `fit` trained; None if it did not.
+        """Return the fitted sub-model of a capacity; None if there is none.
 
         Args:
-            capacity: the share of every axis, as 0.25 or "1/4".
+            capacity: fraction of every axis, as 0.25 or "1/4".
         """
         return self._fitted_model(parse_capacity(capacity), self._state)
 
     def _fitted_model(self, share: float, state: State) -> FittedModel | None:
-        """The same, of a state that was read, and so has the hash of the summary."""
+        """Return the fitted sub-model for a loaded state."""
         folder = FitFolder(self.folder.path, share)
         if not folder.result_file.is_file():
             return None
@@ -188,23 +186,23 @@ class Run:
         return folder.load(self._model_training.setup, state.tensors, sha256)
 
     def is_fitted(self, capacity: float | str) -> bool:
-        """Whether `fit` trained the sub-model of a capacity.
+        """Whether there is a fitted sub-model of a capacity.
 
         Args:
-            capacity: the share of every axis, as 0.25 or "1/4".
+            capacity: fraction of every axis, as 0.25 or "1/4".
         """
         folder = FitFolder(self.folder.path, parse_capacity(capacity))
         sha256 = (self.summary or {}).get("model_sha256", "")
         return folder.result(sha256) is not None
 
     def client_scores(self, model: ScoredModel = "submodel") -> list[Metrics]:
-        """How every client fares with the trained model: a row each, ready for pandas.
+        """Score every client with the trained model; return a row for each, ready for pandas.
 
-        On its own test examples, where the data says whose they are; else on those of the labels
-        that it has, weighted as the labels are among its training examples.
+        A client is scored on its own test examples if the data names their owners, else on those of
+        its labels, weighted by their frequency among its training examples.
 
         Args:
-            model: score with the "submodel" of the client's capacity, or the "global" model.
+            model: model to score: "submodel" of the client's capacity, or "global".
         """
         training = self._training
         state, tests = self._state, training.client_tests
@@ -220,10 +218,10 @@ class Run:
         ]
 
     def score(self) -> Metrics:
-        """Score the result in full, and keep that in ``scores.json``: `FullScores`' entries.
+        """Score the result in full, save the scores in ``scores.json`` and return them.
 
-        All training and test examples, every capacity, every client by the sub-model of its
-        capacity. What is kept there already is not computed again.
+        They cover all training and test examples, every capacity, and every client with the
+        sub-model of its capacity. Saved scores are not computed again.
         """
         full_scores = read_full_scores(self.folder)
         if full_scores is None:
@@ -235,22 +233,21 @@ class Run:
     def export(
         self,
         capacity: float | str = 1.0,
-        format: Format = "safetensors",  # noqa: A002 - what the command calls it
+        format: Format = "safetensors",  # noqa: A002 - named as the option of the command
         out: str | Path | None = None,
     ) -> tuple[Path, Score | None]:
-        """Write the trained model, or the sub-model of a capacity, for use elsewhere.
+        """Export the trained model, or the sub-model of a capacity.
 
-        A sub-model that `fit` trained is taken, if there is one. The run's data is needed for the
-        score alone.
+        A fitted sub-model is exported if there is one. The run's data is needed only for the score.
 
         Args:
-            capacity: the share of every axis, as 0.25 or "1/4".
-            format: ``safetensors``, ``program`` (torch.export), ``onnx`` or ``huggingface`` (for
-                `from_pretrained`; only models of `transformers`).
-            out: the folder to write to; by default ``export/capacity-...`` in the run's own.
+            capacity: fraction of every axis, as 0.25 or "1/4".
+            format: ``safetensors``, ``program`` (torch.export), ``onnx``, ``huggingface`` (for
+                `from_pretrained`; only models of `transformers`) or ``peft`` (only adapters).
+            out: folder to write to; by default ``export/capacity-...`` in the run's folder.
 
         Returns:
-            The file, and the test score of the model in it; None where the data is not here.
+            The file, and the test score of the model in it; None if the data is missing.
         """
         share = parse_capacity(capacity)
         target = Path(out or self.folder.path / "export" / f"capacity-{share:g}")
@@ -274,17 +271,18 @@ class Run:
         temperature: float = 1.0,
         seed: int = 0,
     ) -> str:
-        """What the trained language model, or the sub-model of a capacity, writes after a prompt.
+        """Generate text with the trained language model, or with the sub-model of a capacity.
 
         Args:
-            prompt: what the text begins with.
-            tokens: how many are added.
-            capacity: the share of every axis, as 0.25 or "1/4".
-            temperature: below 1: likelier tokens; 0: always the likeliest.
-            seed: another one draws another text.
+            prompt: beginning of the text.
+            tokens: number of tokens to add.
+            capacity: fraction of every axis, as 0.25 or "1/4".
+            temperature: divisor of the logits; below 1, likely tokens are likelier; 0: always the
+                likeliest token.
+            seed: seed of the draws.
 
         Returns:
-            The prompt and what follows it.
+            The prompt with the generated text.
         """
         data = self._model_training.setup.clients.dataset
         return generate(self.submodel(capacity), data, prompt, tokens, temperature, seed)
@@ -296,14 +294,14 @@ class Run:
         callbacks: Sequence[Callback] = (),
         progress: bool = True,
     ) -> Run:
-        """Go on with the run until it is finished, in this process; returns the run itself.
+        """Resume the run in this process until it is finished; return the run itself.
 
         Args:
-            config: what changes, by section, as ``{"train": {"rounds": 300}}``; None stands for
-                what a key is by default. Data that lies elsewhere now, also of a finished run:
-                ``{"data": {"name": "csv:/new/place.csv"}}``; the content must be the same.
-            callbacks: told of every round, as in `submodel.train`.
-            progress: show how it goes on the error output.
+            config: changes by section, as ``{"train": {"rounds": 300}}``; None restores the default
+                of a key. Moved data, also of a finished run, is given as ``{"data": {"name":
+                "csv:/new/place.csv"}}``; its content must be the same.
+            callbacks: callbacks around every round, as in `submodel.train`.
+            progress: whether to show progress on standard error.
         """
         next_config = self.with_changes(config or {})
         if self.is_done_with(next_config):
@@ -313,9 +311,9 @@ class Run:
         if name in ("torchrun", "flower") or getattr(next_config.engine, "processes", None):
             raise ConfigError(
                 "engine: resume computes in this process (name 'auto' or 'local', no "
-                f"processes); 'submodel resume {self.folder.path}' computes in others"
+                f"processes); use 'submodel resume {self.folder.path}' for others"
             )
-        self.need_material()
+        self.require_material()
         progress_bars = [Progress(Console(stderr=True))] if progress else []
         with torch.inference_mode(False), torch.enable_grad():
             training = self._prepare(next_config)
@@ -331,58 +329,58 @@ class Run:
         return self
 
     def with_changes(self, config: Config | Mapping[str, Any]) -> Config:
-        """The configuration to go on with; raises `ConfigError` where it is another run's.
+        """Change the configuration for a resumption; raise `ConfigError` if not allowed.
 
         Args:
-            config: all of it, or the sections with what changes.
+            config: complete configuration, or changes by section.
         """
         if not isinstance(config, Config):
-            values = without_unused(_laid_over(read_toml(to_toml(self.config)), config))
-            config = parse(_laid_over(values, config))
+            values = without_unused(_merged(read_toml(to_toml(self.config)), config))
+            config = parse(_merged(values, config))
         config = made_absolute(config, self.config)
         rounds_behind = checkpoint.saved_round(self.folder.checkpoints)
         if problems := refusals(self.config, config, rounds_behind):
             hint = (
-                f"what may change in a run that has begun: {', '.join(CHANGEABLE)}; and, as far as "
-                f"rounds to come go, {', '.join(RATE_KEYS)}"
+                f"a run that has begun may change {', '.join(CHANGEABLE)}; and, for later rounds "
+                f"only, {', '.join(RATE_KEYS)}"
             )
             raise ConfigError([*problems, hint])
         return config
 
     def is_done_with(self, config: Config) -> bool:
-        """Whether the run is finished, and a configuration changes at most where its data is.
+        """Whether the run is finished and a configuration changes at most the paths of its data.
 
         Args:
-            config: to go on with.
+            config: configuration for a resumption.
         """
         return self.finished and differences(self.config, config).keys() <= _PLACES
 
     def move(self, config: Config) -> None:
-        """Note where the data of the run is now, if it is the same data and not there already.
+        """Record new paths of the run's data, after checking that the data is the same.
 
         Args:
-            config: the run's, with other paths.
+            config: configuration of the run with other paths.
         """
         if not differences(self.config, config):
             return
-        self.need_material()
+        self.require_material()
         self._check_fingerprints(self._prepare(config))
         with self.folder.lock():
-            self.folder.go_on_as(config)
+            self.folder.update_config(config)
         vars(self).pop("_training", None)
 
     def _check_fingerprints(self, training: Training) -> None:
-        """Raise `CheckpointError` where the model or the data is not the run's."""
+        """Raise `CheckpointError` if the model or the data is not the run's."""
         record = read_record(self.folder)
         recorded = None if record is None else record.subject
         checkpoint.check_run(self.folder.checkpoints, fingerprints_of(training), recorded)
 
     @contextmanager
-    def telling_where(self, config: Config) -> Iterator[None]:
-        """Errors in here say how a run is told where its data is now.
+    def explaining_paths(self, config: Config) -> Iterator[None]:
+        """Extend errors within this context by a hint on how to give new paths of data.
 
         Args:
-            config: of the run, with its paths as they are looked for.
+            config: configuration of the run with resolved paths.
         """
         try:
             yield
@@ -394,20 +392,20 @@ class Run:
             kind = getattr(config, section).name.partition(":")[0]
             prefix = {"data.name": f"{kind}:", "data.tokens": "file:"}.get(keys[0], "")
             hint = (
-                f"if it is somewhere else now: 'submodel resume {self.folder.path} --set "
+                f"if it has moved: 'submodel resume {self.folder.path} --set "
                 f"{keys[0]}={prefix}PATH' (in Python: submodel.open({str(self.folder.path)!r})"
                 f".resume({{{section!r}: {{{key!r}: '{prefix}PATH'}}}})), also of a finished run"
             )
             raise ConfigError([str(error), hint]) from None
 
     def _prepare(self, config: Config) -> Training:
-        """The training of a configuration of the run, with paths as they are found now."""
-        there = self.folder.locate(config)
-        with self.telling_where(there), torch.inference_mode(False), torch.enable_grad():
-            return self._material.training(config, there)
+        """Make the training of a configuration of the run, with resolved paths."""
+        located = self.folder.locate(config)
+        with self.explaining_paths(located), torch.inference_mode(False), torch.enable_grad():
+            return self._material.training(config, located)
 
-    def need_material(self, data: bool = True) -> None:
-        """Raise `ConfigError` where a model or data of the user's own is missing.
+    def require_material(self, data: bool = True) -> None:
+        """Raise `ConfigError` if a model or data that must be given in Python is missing.
 
         Args:
             data: whether data is needed.
@@ -420,15 +418,15 @@ class Run:
         ]
         if missing:
             call = f"submodel.open({str(self.folder.path)!r}, {', '.join(missing)})"
-            resuming = ", whose resume() goes on with it" if data else ""
+            resuming = ".resume()" if data else ""
             raise ConfigError(
-                f"{self.folder.path}: begun in Python, with what no file can hold; open it "
-                f"there: {call}{resuming}"
+                f"{self.folder.path}: begun in Python with objects that no file contains; use "
+                f"{call}{resuming}"
             )
 
     @cached_property
     def _training(self) -> Training:
-        self.need_material()
+        self.require_material()
         config = self.config
         training = self._prepare(config)
         if "own" in (config.model.name, config.data.name) or paths_in(config):
@@ -437,22 +435,22 @@ class Run:
 
     @property
     def _model_training(self) -> Training:
-        """The training that makes the model: of the record where that suffices, else of data."""
+        """Training that makes the model: from the record if that suffices, else from data."""
         if "_training" in vars(self) or self._material.data is not None:
             return self._training
         if (recorded := self._recorded) is None:
             return self._training
-        if needs_calibration(recorded.setup.module):  # the record has some capacities alone
+        if needs_calibration(recorded.setup.module):  # the record has only some capacities
             with suppress(ConfigError, DataError, CheckpointError):
                 return self._training
         return recorded
 
     @cached_property
     def _recorded(self) -> Training | None:
-        """The training of the record that the folder has of its data; None: it is not enough."""
+        """Training made from the record of the data in the folder; None if there is no record."""
         if (record := read_record(self.folder)) is None:
             return None
-        self.need_material(data=False)
+        self.require_material(data=False)
         given, norms, config = self._material, read_norms(self.folder), self.config
         with torch.inference_mode(False), torch.enable_grad():
             setup = setup_of_record(config, record, norms, given.model, given.outputs, given.loss)
@@ -464,14 +462,14 @@ class Run:
 
     @property
     def _state(self) -> State:
-        self.folder.result()  # or it is not finished
+        self.folder.result()  # raises if it is not finished
         return trained_state(self.folder, self._model_training)
 
     def _check(self, config: Config) -> None:
-        """Raise where model and data are given to a run that has its own."""
+        """Raise if model or data are given although the configuration names them."""
         names = {"model": config.model.name, "data": config.data.name}
         problems = [
-            f"{section}: the run's configuration names its own, {name!r}"
+            f"{section}: the run's configuration already names {name!r}"
             for section, name in names.items()
             if getattr(self._material, section) is not None and name != "own"
         ]
@@ -490,23 +488,23 @@ def open(  # noqa: A001 - submodel.open
     metrics: Mapping[str, Metric] | None = None,
     parts: Sequence[Any] = (),
 ) -> Run:
-    """Open a run by its folder: its configuration, metrics and summary, its model, going on.
+    """Open a run by its folder, for its configuration, metrics and model, or to resume it.
 
-    A run that `submodel.train` began with a module and data of your own needs the module again, as
-    it was given then, for its ``model``, ``submodel`` and ``export``, and the data as well for
-    ``resume``, ``score`` and ``fit``.
+    If `submodel.train` began the run with a given module and data, the same module is needed again
+    for ``model``, ``submodel`` and ``export``, and also the data for ``resume``, ``score`` and
+    ``fit``.
 
     Args:
-        path: the run's folder.
-        model: the module that the run began with; its weights do not matter.
-        data: the examples that the run began with.
-        axes: the axes, if they were given then.
-        loss: the loss that the run began with.
-        outputs: which of the model's outputs count, if that was given then.
-        clients: who has which examples, if that was given then.
-        metrics: scores of your own, to be taken when the run goes on.
-        parts: the classes, functions and objects that the configuration was given in Python under
-            no path, which ``config.toml`` calls ``python:NAME``.
+        path: folder of the run.
+        model: module that the run began with; its weights do not matter.
+        data: examples that the run began with.
+        axes: axes, if the run began with given ones.
+        loss: loss, if the run began with a given one.
+        outputs: selection of the output tensor, if the run began with one.
+        clients: partition of the examples, if the run began with a given one.
+        metrics: further scores to compute when the run is resumed.
+        parts: classes, functions and objects in the configuration that have no import path, and
+            that ``config.toml`` calls ``python:NAME``.
 
     >>> import tempfile, submodel
     >>> net = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 10))
@@ -521,10 +519,10 @@ def open(  # noqa: A001 - submodel.open
     return Run(path, Material(model, as_dataset(data), axes, loss, outputs, clients, metrics or {}))
 
 
-def _laid_over(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested tables with some of their values changed; None removes a key.
+def _merged(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Apply changes to nested tables; None removes a key.
 
-    >>> _laid_over({"a": {"b": 1, "c": 2}, "d": 3}, {"a": {"b": 4, "c": None}})
+    >>> _merged({"a": {"b": 1, "c": 2}, "d": 3}, {"a": {"b": 4, "c": None}})
     {'a': {'b': 4}, 'd': 3}
     """
     result = dict(values)
@@ -533,7 +531,7 @@ def _laid_over(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[st
         if value is None:
             result.pop(key, None)
         elif isinstance(value, Mapping) and isinstance(old, Mapping):
-            result[key] = _laid_over(old, value)
+            result[key] = _merged(old, value)
         else:
             result[key] = value
     return result

@@ -1,7 +1,7 @@
-"""How a run stands, in a few numbers, read from its folder: at once, and without PyTorch.
+"""Outline of a run, read quickly from its folder, without PyTorch.
 
-Nothing is written and no lock is taken. The files may be half written, damaged, or gone in the next
-moment: what cannot be read is left out.
+Nothing is written and no lock is taken. Files may be half written, damaged, or deleted meanwhile;
+unreadable parts are left out.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from submodel.runs.folder import RunFolder, read_failure
 from submodel.runs.metrics import Metrics, is_number
 
 RunState = Literal["running", "stopped", "finished", "failed"]
-"""A process trains it; none does; all rounds are done; an error ended it."""
+"""States: a process trains it; none does; all rounds are done; an error ended it."""
 
 _MOST_METRICS = 2**28  # bytes that are read at once
 _LONGEST_NAME = 80
@@ -36,18 +36,18 @@ _MOST_ROUNDS = 2**53
 
 @dataclass(frozen=True)
 class RunOutline:
-    """A run in a few numbers.
+    """Summary of a run's state.
 
     Args:
-        path: its folder.
-        phase: how it stands.
-        reason: why it failed or stopped, where that is known.
-        config: its configuration as the file has it, unchecked.
-        rounds: how many are done.
-        scores: of the last evaluated round or, where it is finished, of the result.
-        traffic: bytes that travelled, down and up.
-        seconds: what its rounds took.
-        changed_at: when something last happened, in seconds since 1970.
+        path: folder of the run.
+        phase: state of the run.
+        reason: reason why it failed or stopped, if known.
+        config: configuration in the file, unchecked.
+        rounds: number of finished rounds.
+        scores: scores of the last evaluated round, or of the result if it is finished.
+        traffic: bytes down and up together.
+        seconds: duration of its rounds.
+        changed_at: time of the last change, in seconds since 1970.
     """
 
     path: Path
@@ -62,29 +62,29 @@ class RunOutline:
 
     @property
     def rounds_planned(self) -> int:
-        """How many it is to have; 0: its configuration cannot be read."""
+        """Planned number of rounds; 0 if the configuration cannot be read."""
         rounds = self.value("train.rounds")
         return rounds if isinstance(rounds, int) else 0
 
     def value(self, key: str) -> Any:
-        """What the configuration says for a key, as ``local.lr``; None: nothing."""
+        """Return the configured value of a key, as ``local.lr``; None if there is none."""
         value: Any = self.config
         for name in key.split("."):
             value = value.get(name) if isinstance(value, Mapping) else None
         return value
 
     def text(self, key: str) -> str:
-        """The same, fit to be shown; empty: nothing."""
+        """Return the configured value of a key, sanitised for display; empty if there is none."""
         value = self.value(key)
         return "" if value is None else plain(value, _LONGEST_NAME)
 
 
 def read_outline(path: Path, locks: LockTable | None = None) -> RunOutline:
-    """How the run of a folder stands.
+    """Read the outline of the run in a folder.
 
     Args:
-        path: the folder; it must have a ``config.toml``.
-        locks: those that are held, where many runs are looked at; None: they are read now.
+        path: folder with a ``config.toml``.
+        locks: current locks, to read many runs at once; None: read them now.
     """
     folder = RunFolder(path)
     is_running = (locks or LockTable.read()).holds(path / ".lock")
@@ -114,7 +114,7 @@ def read_outline(path: Path, locks: LockTable | None = None) -> RunOutline:
 
 
 def read_lines(file: Path) -> Iterable[Metrics]:
-    """The lines of a run's metrics, unchecked and quickly; others are left out."""
+    """Yield the lines of a run's metrics, mostly unchecked for speed; skip other lines."""
     content = b""
     with suppress(OSError), file.open("rb") as opened_file:
         content = opened_file.read(_MOST_METRICS)
@@ -136,7 +136,7 @@ def is_line(value: object) -> bool:
 
 
 def scores_in(entries: Mapping[str, Any]) -> dict[str, float]:
-    """The test scores of a line or a summary by their names: accuracy, loss, others.
+    """Select the test scores of a line or a summary by name: accuracy, loss, others.
 
     >>> scores_in({"round": 3, "test_loss": 1.5, "test_accuracy": 0.5, "flops": 7})
     {'loss': 1.5, 'accuracy': 0.5}
@@ -149,7 +149,7 @@ def scores_in(entries: Mapping[str, Any]) -> dict[str, float]:
 
 
 def sum_of(line: Mapping[str, Any], *keys: str) -> Any:
-    """The sum of those entries of a line that are numbers, and finite."""
+    """Sum the entries of a line that are finite numbers."""
     values = [line[key] for key in keys if is_number(line.get(key))]
     return sum(value for value in values if math.isfinite(value))
 
@@ -168,7 +168,7 @@ def _numbers(lines: Iterable[Metrics]) -> dict[str, Any]:
 
 
 def _changed_at(folder: RunFolder) -> float:
-    """When a round or the result was last written; before the first one, when it began."""
+    """Return the time when a round or the result was last written, else when the run began."""
     for files in ((folder.metrics_file, folder.summary_file, folder.failed_file), (folder.path,)):
         times = []
         for file in files:
@@ -183,16 +183,16 @@ _TABLE, _PROCESSES = Path("/proc/locks"), Path("/proc")
 _IS_LINUX = sys.platform == "linux"
 # struct flock: on Linux type, whence, start, length, process; elsewhere start, length, process, ...
 _REQUEST = "@hhqqi0q" if _IS_LINUX else "@qqihh"
-_TYPE = 0 if _IS_LINUX else 3  # where its type stands
+_TYPE = 0 if _IS_LINUX else 3  # position of the type
 
 
 @dataclass(frozen=True)
 class LockTable:
-    """The locks of whole files that are held on this machine, as they were in one moment.
+    """Snapshot of the locks of whole files on this machine.
 
     Args:
-        files: device and number of each file.
-        holders: the processes that hold them.
+        files: device and inode of each locked file.
+        holders: processes that hold the locks.
     """
 
     files: frozenset[tuple[int, int]]
@@ -200,11 +200,11 @@ class LockTable:
 
     @classmethod
     def read(cls) -> LockTable:
-        """The table of now; empty where the kernel shows none."""
+        """Read the current locks; empty if the kernel does not list them."""
         files, holders = set(), set()
         with suppress(OSError):
             for line in _TABLE.read_text("ascii", "replace").splitlines():
-                with suppress(ValueError, IndexError):  # a line of another kind
+                with suppress(ValueError, IndexError):  # another kind of line
                     _, kind, _, access, process, file, *_ = line.split()
                     if (kind, access) == ("FLOCK", "WRITE"):
                         major, minor, number = file.split(":")
@@ -213,7 +213,7 @@ class LockTable:
         return cls(frozenset(files), frozenset(holders))
 
     def holds(self, file: Path) -> bool:
-        """Whether a process has locked a file; there need not be one."""
+        """Whether a process has locked a file, which may be missing."""
         try:
             status = file.stat()
         except OSError:
@@ -222,8 +222,8 @@ class LockTable:
             return True
         if _IS_LINUX and os.major(status.st_dev):
             return False
-        # File systems without a device of their own: btrfs and overlays count files otherwise, and
-        # over a network a lock may be another machine's.
+        # File systems without a device: btrfs and overlays number files differently, and on a
+        # network another machine may hold the lock.
         return str(file.resolve()) in self._open_files or _is_range_locked(file)
 
     @cached_property
@@ -232,7 +232,7 @@ class LockTable:
 
 
 def _open_files_of(process: int) -> Iterator[str]:
-    """The files that a process has open, as far as we have permission to see."""
+    """Yield the open files of a process, as far as permissions allow."""
     with suppress(OSError):
         for handle in (_PROCESSES / str(process) / "fd").iterdir():
             with suppress(OSError):
@@ -240,9 +240,9 @@ def _open_files_of(process: int) -> Iterator[str]:
 
 
 def _is_range_locked(file: Path) -> bool:
-    """Whether a lock of the file's bytes would have to wait, by the file system.
+    """Whether a lock of the file's bytes would have to wait, according to the file system.
 
-    Over NFS, and on BSD systems, that holds for locks of whole files as well (flock(2)).
+    On NFS and BSD systems this includes locks of whole files (flock(2)).
     """
     question = (fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)
     if not _IS_LINUX:

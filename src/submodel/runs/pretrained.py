@@ -1,13 +1,13 @@
-"""A sub-model of a model of `transformers`, made by a config of its own, for `from_pretrained`.
+"""Conversion of sub-models of `transformers` models to a config, for `from_pretrained`.
 
-The config is searched without knowing architectures. Models are built without memory and compared
-with the sub-model: every tensor's shape, and the plain integers of every module, such as a number
-of heads. What differs suggests the values that are worth trying; those that leave less to differ
-are tried first.
+The config is found by a search that does not depend on the architecture. Models are built on the
+meta device and compared with the sub-model: the shapes of all tensors, and the plain integers of
+all modules, such as the number of heads. Differences suggest values to try; configs with fewer
+differences are tried first.
 
-A sub-model stores scales as numbers, such as the full model's 1/sqrt(size of a head), where the
-config's model would store others, of the small head. The quotient of the two goes into a layer,
-most often that of the queries: which one is tried. At the end both compute the same.
+A sub-model stores scales such as the full model's 1/sqrt(size of a head), but the config's model
+would store those of the small head. The quotient is multiplied into a layer, usually that of the
+queries; several layers are tried. In the end both models compute the same.
 """
 
 from __future__ import annotations
@@ -30,30 +30,30 @@ from submodel.model.inputs import Inputs, call
 from submodel.model.zoo.hugging_face import only_errors
 
 FieldPath = tuple[str | int, ...]
-"""Keys of nested tables and places in lists, from the outside to the inside."""
+"""Keys of nested tables and positions in lists, from the outside to the inside."""
 Changes = Mapping[FieldPath, int]
 Build = Callable[[Changes], nn.Module]
-"""From changes of a config to a model without values; raises where there is none."""
+"""A function from changes of a config to a model without values; it raises for bad changes."""
 Sizes = tuple[dict[str, tuple[int, ...]], dict[str, int]]
-"""The shapes of a model's tensors by name, and the integers that modules store by path."""
+"""Shapes of a model's tensors by name, and integers stored by modules by path."""
 ScaleFactors = dict[str, float]
-"""By the path of a module: what the sub-model's scale is times that of the config's model."""
+"""Ratio of the sub-model's scale to that of the config's model, by the path of a module."""
 
 _NO_SIZES = ("_token_id", "_token_index", "_idx")
 _NO_TABLES = ("id2label", "label2id", "rope_parameters", "rope_scaling", "quantization_config")
 _MOST_BUILDS = 400
 _FREQUENCIES, _ROTARY = "inv_freq", "rope_parameters"
 _TOLERANCE = 1e-6
-"""In float64, of the largest output: norms of `transformers` compute in float32 all the same."""
+"""Tolerance relative to the largest output, in float64; some norms still compute in float32."""
 _MOST_SHOWN = 3
 
 
 class NoConfigError(SubmodelError):
-    """A sub-model that no config of its architecture describes."""
+    """Error for a sub-model that no config of its architecture describes."""
 
 
 def is_pretrained(module: nn.Module) -> bool:
-    """Whether this is a model of `transformers`.
+    """Whether a module is a model of `transformers`.
 
     >>> is_pretrained(nn.Identity())
     False
@@ -62,11 +62,11 @@ def is_pretrained(module: nn.Module) -> bool:
 
 
 def as_pretrained(small: nn.Module, example: Inputs) -> nn.Module:
-    """The sub-model as its architecture's class makes it of a config of its own.
+    """Convert a sub-model to an equal model that its class makes from a config.
 
     Args:
-        small: a cut of a model of `transformers`, or all of it; it is not changed.
-        example: a batch of inputs, on which both must compute the same.
+        small: sub-model of a model of `transformers`, or the full model; it is not changed.
+        example: batch of inputs on which both must compute the same.
     """
     values: dict[str, Any] = small.config.to_dict()  # type: ignore[operator, union-attr]
     general_keys = _general_keys(small)
@@ -80,7 +80,7 @@ def as_pretrained(small: nn.Module, example: Inputs) -> nn.Module:
         fits, nearest = _search_configs(_measure_sizes(small), fields, build)
     if not fits:
         raise NoConfigError(_no_sizes(small, nearest))
-    with wrap_errors("it is compared in double precision, and does not run there", NoConfigError):
+    with wrap_errors("the comparison in double precision fails", NoConfigError):
         outputs = _precise_outputs(_double(small), example)
     reasons = []
     for fit in fits:
@@ -95,24 +95,24 @@ def as_pretrained(small: nn.Module, example: Inputs) -> nn.Module:
             if _fold_scales(small, model, example, outputs):
                 config: Any = model.config
                 if isinstance(default := getattr(type(config), "use_cache", None), bool):
-                    config.use_cache = default  # training has no use for a cache
+                    config.use_cache = default  # disabled for training
                 return model
             reasons.append(_what_differs(small, model))
     raise NoConfigError(
-        f"{type(small.config).__name__} makes a model of the sub-model's sizes that computes "
-        f"something else: {next(filter(None, reversed(reasons)), 'its outputs differ')}"
+        f"{type(small.config).__name__} makes a model of the sub-model's sizes, but with other "
+        f"results: {next(filter(None, reversed(reasons)), 'its outputs differ')}"
     )
 
 
 def first_output(result: Any) -> Tensor:
-    """The tensor of outputs among what a model returns: its logits, where it has some."""
+    """Select the output tensor from a model's return value: its logits, if it has some."""
     logits = getattr(result, "logits", None)
     tensor: Tensor = logits if isinstance(logits, Tensor) else result
     return tensor if isinstance(tensor, Tensor) else result[0]
 
 
 def _general_keys(small: nn.Module) -> set[str]:
-    """The keys that the configs of all architectures have; none of them is a size."""
+    """Return the keys common to the configs of all architectures; none of them is a size."""
     kinds = type(small.config).__mro__
     base: Any = next(
         kind for kind in kinds if kind.__name__ in ("PreTrainedConfig", "PretrainedConfig")
@@ -137,10 +137,10 @@ def _fill_model(small: nn.Module, values: Mapping[str, Any]) -> nn.Module:
 
 
 def _fold_scales(small: nn.Module, model: nn.Module, example: Inputs, outputs: Tensor) -> bool:
-    """Whether the model computes these outputs, with scales put where they belong."""
+    """Fold scales into layers of the model; return whether it then computes the outputs."""
     scales = _differing_scales(small, model)
     weights = copy.deepcopy(model.state_dict())
-    for folds in product(*([None, *_ways_to_fold(model, factors)] for factors in scales.values())):
+    for folds in product(*([None, *_folds(model, factors)] for factors in scales.values())):
         for fold in filter(None, folds):
             fold()
         if _is_same(model, example, outputs):
@@ -152,14 +152,14 @@ def _fold_scales(small: nn.Module, model: nn.Module, example: Inputs, outputs: T
 def _double(module: nn.Module) -> nn.Module:
     copied: Any = copy.deepcopy(module).double().eval()
     if callable(set_experts := getattr(copied, "set_experts_implementation", None)):
-        set_experts("eager")  # torch's product in groups knows no double precision
+        set_experts("eager")  # torch's grouped product does not support double precision
     result: nn.Module = copied
     return result
 
 
 @torch.no_grad()
 def _precise_outputs(module: nn.Module, example: Inputs) -> Tensor:
-    with double():  # constants that a forward makes
+    with double():  # for constants created in the forward pass
         return first_output(call(module, as_double(example))).double()
 
 
@@ -177,8 +177,8 @@ def _no_sizes(small: nn.Module, nearest: Misfit) -> str:
     other_names = [name for name, pair in nearest.tensors.items() if None in pair]
     if other_names:
         return (
-            f"the model has other tensors than {type(small).__name__} has, as {other_names[0]}: "
-            "layers were replaced, by model.factorised or adapters"
+            f"the model has other tensors than {type(small).__name__}, as {other_names[0]}: "
+            "layers were replaced by model.factorised or adapters"
         )
     examples = [
         f"{name} is {here} in the sub-model and would be {there}"
@@ -189,16 +189,16 @@ def _no_sizes(small: nn.Module, nearest: Misfit) -> str:
         f"no {type(small.config).__name__} makes a model of the sub-model's sizes; the nearest "
         f"({_spell_changes(nearest.changes) or 'the full one'}) differs in {len(nearest.tensors)} "
         f"tensor(s): {'; '.join(examples)}{f'; and {more} more' if more else ''}. Another capacity "
-        "may have one: all layers must keep equal sizes, and heads often share out the width"
+        "may have one: all layers must have equal sizes, and heads often divide the width"
     )
 
 
 def _what_differs(small: nn.Module, model: nn.Module) -> str:
-    """The differences that no layer can compensate: computed tables, or else scales."""
+    """Describe the differences that no layer can compensate: computed tables, or else scales."""
     saved_names, buffers = model.state_dict().keys(), dict(model.named_buffers())
     tables = [
-        f"{name} is not saved but computed from the config, and the sub-model has some columns of "
-        "the full model's"
+        f"{name} is not saved but computed from the config, while the sub-model has some columns "
+        "of the full model's"
         for name, buffer in small.named_buffers()
         if name not in saved_names and not torch.equal(buffer, buffers[name].to(buffer))
     ]
@@ -211,7 +211,7 @@ def _what_differs(small: nn.Module, model: nn.Module) -> str:
 
 
 def _size_fields(values: Any, path: FieldPath = ()) -> dict[FieldPath, int | None]:
-    """The whole numbers of a config, and what is left open in it, by path.
+    """Collect the integers and the unset values of a config by path.
 
     >>> _size_fields({"n_embd": 8, "n_inner": None, "depths": [2, 3], "pad_token_id": 0})
     {('n_embd',): 8, ('n_inner',): None, ('depths', 0): 2, ('depths', 1): 3}
@@ -233,7 +233,7 @@ def _size_fields(values: Any, path: FieldPath = ()) -> dict[FieldPath, int | Non
 
 
 def _with_changes(values: Mapping[str, Any], changes: Changes) -> dict[str, Any]:
-    """A copy of the config with other values.
+    """Copy a config and change values.
 
     >>> _with_changes({"text": {"width": 8, "depths": [2, 3]}}, {("text", "depths", 1): 5})
     {'text': {'width': 8, 'depths': [2, 5]}}
@@ -249,7 +249,7 @@ def _with_changes(values: Mapping[str, Any], changes: Changes) -> dict[str, Any]
 
 
 def _spell_changes(changes: Changes) -> str:
-    """Changes in words.
+    """Format changes as text.
 
     >>> _spell_changes({("n_embd",): 4, ("depths", 1): 5})
     'n_embd = 4, depths.1 = 5'
@@ -259,13 +259,15 @@ def _spell_changes(changes: Changes) -> str:
 
 @dataclass(frozen=True)
 class Misfit:
-    """What a config leaves to differ from the sub-model.
+    """Differences between the model of a config and the sub-model.
 
     Args:
-        changes: of the full model's config.
-        tensors: the shape there and in the sub-model, by name; None: there is no such tensor.
-        integers: the same of integers.
-        is_refused: the library makes no such model; what differs is from before the last change.
+        changes: changes of the full model's config.
+        tensors: differing shapes in the config's model and in the sub-model, by name; None: there
+            is no such tensor.
+        integers: differing integers in both, by path.
+        is_refused: whether the library refuses the config; the differences are then those before
+            the last change.
     """
 
     changes: Changes
@@ -275,11 +277,11 @@ class Misfit:
 
     @property
     def rank(self) -> tuple[int, int]:
-        """Less is better."""
+        """Sort key; smaller is better."""
         return len(self.tensors), len(self.integers)
 
     def steps(self) -> list[tuple[int, int]]:
-        """Sizes there and in the sub-model that differ, without repetition, shapes first."""
+        """List the distinct pairs of differing sizes, shapes first."""
         pairs: dict[tuple[int, int], None] = {}
         for there, here in self.tensors.values():
             if there is not None and here is not None and len(there) == len(here):
@@ -289,7 +291,7 @@ class Misfit:
 
 
 def _measure_sizes(module: nn.Module) -> Sizes:
-    """The sizes of a model.
+    """Collect the sizes of a model.
 
     >>> _measure_sizes(nn.Linear(2, 3))[0]["weight"]
     (3, 2)
@@ -305,7 +307,7 @@ def _measure_sizes(module: nn.Module) -> Sizes:
 
 
 def _compare_sizes(model: nn.Module, small: Sizes, changes: Changes) -> Misfit:
-    """What differs between the model of a config and the sub-model."""
+    """Compare the sizes of a config's model with those of the sub-model."""
     (shapes, integers), (small_shapes, small_integers) = _measure_sizes(model), small
     names = dict.fromkeys([*small_shapes, *shapes])
     pairs = {name: (shapes.get(name), small_shapes.get(name)) for name in names}
@@ -323,7 +325,7 @@ def _compare_sizes(model: nn.Module, small: Sizes, changes: Changes) -> Misfit:
 def _search_configs(
     small: Sizes, fields: Mapping[FieldPath, int | None], build: Build
 ) -> tuple[list[Misfit], Misfit]:
-    """The configs whose models have the shapes of the sub-model, and the one that comes nearest.
+    """Search configs whose models have the sub-model's shapes; return them and the nearest one.
 
     ``fields`` are the values of the full model's config that may be changed.
     """
@@ -335,7 +337,7 @@ def _search_configs(
     while waiting and len(tried_changes) < _MOST_BUILDS:
         rank, _, misfit = heapq.heappop(waiting)
         if fits and rank > fits[0].rank:
-            break  # nothing that waits is better
+            break  # no waiting config is better
         for path, value in _moves(misfit, fields):
             changes = {**misfit.changes, path: value}
             if (identity := frozenset(changes.items())) in tried_changes:
@@ -343,13 +345,13 @@ def _search_configs(
             tried_changes.add(identity)
             try:
                 next_misfit = _compare_sizes(build(changes), small, changes)
-            except Exception:  # whatever the library says against it; another change may help
+            except Exception:  # the library refuses it; another change may help
                 if misfit.is_refused:
                     continue
                 next_misfit = replace(misfit, changes=changes, is_refused=True)
             else:
                 if replace(next_misfit, changes=misfit.changes) == misfit:
-                    continue  # it says nothing about sizes
+                    continue  # the value does not affect sizes
                 nearest = min(nearest, next_misfit, key=lambda each: each.rank)
                 if not next_misfit.tensors:
                     fits = sorted([*fits, next_misfit], key=lambda each: each.rank)
@@ -358,7 +360,7 @@ def _search_configs(
 
 
 def _shorten(misfit: Misfit, small: Sizes, build: Build) -> Misfit:
-    """The same without needless changes."""
+    """Remove needless changes."""
     for path in misfit.changes:
         changes = {key: value for key, value in misfit.changes.items() if key != path}
         try:
@@ -373,9 +375,9 @@ def _shorten(misfit: Misfit, small: Sizes, build: Build) -> Misfit:
 def _moves(
     misfit: Misfit, fields: Mapping[FieldPath, int | None]
 ) -> Iterator[tuple[FieldPath, int]]:
-    """The values that may make one more size fit: that size, as much less, or as much more.
+    """Yield values that may correct one more size: the size, or a value scaled with it.
 
-    The latter where a number is shared out: half as many heads are twice as large.
+    A value may scale inversely, if a number is divided: half as many heads are twice as large.
     """
     for there, here in misfit.steps():
         for path, full_value in fields.items():
@@ -392,10 +394,11 @@ def _moves(
 
 
 def _rotary_changes(small: nn.Module, values: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Rotary parameters of a config that may give the frequencies of a sub-model, plainest first.
+    """List rotary parameters that may give the frequencies of a sub-model, simplest first.
 
-    The first frequencies are those of another base. Any others are what LongRoPE is there for: a
-    factor for each. ``values`` is the sub-model's config, with the full model's rotary parameters.
+    Leading frequencies equal those of another base. Any other selection is expressed by LongRoPE,
+    with a factor for each. ``values`` is the sub-model's config, with the full model's rotary
+    parameters.
     """
     buffers = [
         buffer
@@ -430,7 +433,7 @@ def _rotary_changes(small: nn.Module, values: Mapping[str, Any]) -> list[dict[st
 
 
 def _differing_scales(small: nn.Module, model: nn.Module) -> dict[str, ScaleFactors]:
-    """The floats that modules of both store and that differ, by the name of the attribute."""
+    """Collect the ratios of differing floats stored by the modules of both, by attribute."""
     factors: dict[str, ScaleFactors] = {}
     layers = dict(model.named_modules())
     for path, layer in small.named_modules():
@@ -442,11 +445,11 @@ def _differing_scales(small: nn.Module, model: nn.Module) -> dict[str, ScaleFact
     return factors
 
 
-def _ways_to_fold(model: nn.Module, factors: ScaleFactors) -> Iterator[Callable[[], None]]:
-    """Where the factors may go: functions that put them into layers of the model.
+def _folds(model: nn.Module, factors: ScaleFactors) -> Iterator[Callable[[], None]]:
+    """Yield functions that multiply the factors into different layers of the model.
 
-    A module that has a scale and a weight itself, as a table of words, takes its factor there. If
-    the classifier shares that weight, the norm before it makes up for that.
+    The factor of a module with both a scale and a weight, such as an embedding, goes into that
+    weight. If the classifier shares the weight, the norm before it compensates.
     """
     first_layer = model.get_submodule(next(iter(factors)))
     if isinstance(getattr(first_layer, "weight", None), Tensor):
@@ -484,7 +487,7 @@ def _folding(
 
 
 def _output_dimensions(layer: nn.Module) -> Iterator[tuple[Tensor, int]]:
-    """Weight and bias of a layer, and which of their dimensions is that of its outputs."""
+    """Yield weight and bias of a layer with the dimension of its outputs."""
     is_transposed = type(layer).__name__ == "Conv1D"  # of transformers: inputs first
     for name, parameter in layer.named_parameters(recurse=False):
         yield parameter.data, 1 if name == "weight" and is_transposed else 0

@@ -1,4 +1,4 @@
-"""Scores of a state: those of a round's line of the metrics, and all that a result can have."""
+"""Scores of a state: those in the line of a round, and the full scores of a result."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ from submodel.tasks.task import LOSS
 def scores(
     training: Training, state: State, group: Group, norms: dict[str, Tensor] | None = None
 ) -> Metrics:
-    """Loss and metrics by part and by capacity, as configured, and the user's own metrics.
+    """Compute loss and metrics by part and by capacity, as configured, and the user's metrics.
 
-    ``norms`` takes the statistics of static norms, by the digest of the model's cut.
+    The statistics of static norms are added to ``norms``, by the digest of the cut.
     """
     setup, settings = training.scored_setup_at(state), training.config.train
     device = training.device
@@ -76,7 +76,7 @@ def scores(
 
 
 def scored_parts(training: Training) -> dict[str, Examples]:
-    """The examples that a global model is scored on, by the name of the part."""
+    """Return the examples to score a global model on, by the name of the part."""
     setup, settings = training.setup, training.config.train
     data = setup.clients.dataset
     parts = {"test": data.test}
@@ -88,14 +88,14 @@ def scored_parts(training: Training) -> dict[str, Examples]:
 
 
 def _headline_entries(training: Training) -> list[str]:
-    """The scores by capacity: the headline, and the metrics that the configuration names."""
-    is_asked = training.config.task.metrics is not None
-    asked_metrics = list(training.setup.metrics) if is_asked else []
-    return list(dict.fromkeys((training.setup.headline, *asked_metrics)))
+    """List the scores to give by capacity: the headline and explicitly configured metrics."""
+    is_configured = training.config.task.metrics is not None
+    configured = list(training.setup.metrics) if is_configured else []
+    return list(dict.fromkeys((training.setup.headline, *configured)))
 
 
 def client_entries(training: Training, client_rows: Sequence[ClientScore]) -> Metrics:
-    """How clients fare: the mean over them, the worst quarter, and the mean by capacity."""
+    """Summarise clients' scores: their mean, the worst quarter, and the mean by capacity."""
     setup = training.setup
     entries: Metrics = {"client_count": len(client_rows)}
     for entry in dict.fromkeys((*_headline_entries(training), LOSS)):
@@ -117,7 +117,7 @@ def client_entries(training: Training, client_rows: Sequence[ClientScore]) -> Me
 
 
 def _own_metrics(training: Training, state: State) -> Metrics:
-    """The user's metrics of the global model; None where one is no finite number."""
+    """Compute the user's metrics of the global model; None for a value that is not finite."""
     values: Metrics = {}
     for name, metric in training.metrics.items():
         try:
@@ -133,8 +133,8 @@ def _own_metrics(training: Training, state: State) -> Metrics:
 def score_in_full(training: Training, state: State, model_sha256: str) -> FullScores:
     """Score a trained model on all training and test examples, by capacity and by client.
 
-    Statistics of norms are those that the run evaluates with. Clients are scored by the sub-models
-    of their capacities, where anything tells their test examples apart.
+    Norms use the statistics of the run's evaluations. Clients are scored with the sub-models of
+    their capacities, if they have test examples or labels of their own.
     """
     wider = training.config.train.with_values(
         evaluate_train=True,
@@ -156,7 +156,7 @@ def score_in_full(training: Training, state: State, model_sha256: str) -> FullSc
 
 
 def _by_test_batch(training: Training, state: State) -> Metrics:
-    """How the whole model would score if its norms went by each batch of test examples."""
+    """Score the whole model with the batch statistics of each test batch."""
     setup = training.setup_at(state)
     if not any(isinstance(layer, StaticBatchNorm) for layer in setup.module.modules()):
         return {}

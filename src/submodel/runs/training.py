@@ -1,8 +1,8 @@
-"""What is trained, and how: a configuration together with the setup that was made of it.
+"""A training: a configuration together with the setup made from it.
 
-The last rounds of a run under ``train.finish`` train nested sub-models. Their units are ranked
-once, by the model with which the first of these rounds begins. The ranking is kept in the memory of
-the state, so that a resumed run has it; before, that has the units by place.
+With ``train.finish``, the last rounds of a run train nested sub-models. Their units are ranked
+once, by the model at the start of these rounds. The ranking is kept in the memory of the state, so
+that a resumed run has it; before these rounds, the memory has the units in order of position.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ from submodel.schemes.ordered import FinishingCuts, rank_by_size
 from submodel.tasks.loss import Loss
 
 Metric = Callable[[nn.Module, Dataset], float]
-"""A score of the user's own, from the global model and all the data."""
-_RANKING = "finish"  # in the memory of a state
+"""A user's score of the global model, computed with all the data."""
+_RANKING = "finish"  # name in the memory of a state
 
 
 @dataclass(frozen=True)
 class Training:
-    """A configuration, its setup, and where tasks run if not as configured.
+    """A configuration, its setup, and deviations from it.
 
     Args:
-        config: the checked configuration.
-        setup: what `prepare` made of it.
-        engine: where tasks run; None: the engine that the configuration names.
-        metrics: scores of the user's own, by name.
+        config: checked configuration.
+        setup: setup made by `prepare`.
+        engine: engine of the tasks; None: as configured.
+        metrics: further scores by name.
         checkpoint_every: rounds between checkpoints; None: as configured.
-        takes_module: whether the module is for one run alone, which may take its values.
+        takes_module: whether the run may consume the values of the module.
     """
 
     config: Config
@@ -64,25 +64,25 @@ class Training:
 
     @property
     def rounds(self) -> int:
-        """How many rounds the run has."""
+        """Number of rounds of the run."""
         return self.config.train.rounds
 
     @cached_property
     def device(self) -> torch.device:
-        """The device of this process."""
+        """Device of this process."""
         return own_device(self.config.engine.device)
 
     @cached_property
     def client_tests(self) -> ClientTests:
-        """The test examples of every client."""
+        """Test examples of every client."""
         return client_tests(self.setup.clients, self.setup.population.count)
 
     def make_engine(self, setup: Setup | None = None) -> Engine:
-        """An engine for the tasks of this process; ``setup``: of rounds with another setup."""
+        """Make an engine for the tasks of this process, optionally for another setup."""
         return self.engine or make_engine(self.config, setup or self.setup)
 
     def initial_state(self, *, take: bool = False, follows: bool = False) -> State:
-        """The untrained state; under ``train.finish``, its units are ranked by position."""
+        """Make the untrained state; with ``train.finish``, units are ranked by position."""
         state = initial_state(self.setup, take=take, follows=follows)
         if self.config.train.finish is None:
             return state
@@ -90,7 +90,7 @@ class Training:
         return state.remember(_RANKING, {axis: torch.arange(size) for axis, size in sizes.items()})
 
     def with_ranking(self, state: State) -> State:
-        """The state with which finishing begins: units are ranked by the size of their weights."""
+        """Rank the units of a state by the size of their weights, at the start of finishing."""
         return state.remember(_RANKING, self._rank(state))
 
     def _rank(self, state: State) -> dict[str, Tensor]:
@@ -99,7 +99,7 @@ class Training:
         return {axis: torch.from_numpy(units) for axis, units in ranking.items()}
 
     def setup_at(self, state: State) -> Setup:
-        """The setup of the round that begins with a state: the run's, or that of finishing."""
+        """Return the setup of the round that begins with a state: the run's, or for finishing."""
         first, setup = self.config.train.finishing_round, self.setup
         if first is None or state.round < first:
             return setup
@@ -114,7 +114,7 @@ class Training:
         return replace(setup, scheme=cuts, granularity="unit")
 
     def scored_setup_at(self, state: State) -> Setup:
-        """The same, for scoring a state: by native kernels where they train."""
+        """Return the setup for scoring a state, with native kernels if they train."""
         return replace(self.setup_at(state), scorer=self._scorer)
 
     @cached_property
@@ -122,34 +122,34 @@ class Training:
         return scorer_of(self.config.engine, self.setup, self.device)
 
     def cut(self, state: State, capacity: float) -> Cut:
-        """The cut that stands for a capacity: the one that it would hold in the coming round."""
+        """Return the cut to evaluate a capacity with: the one it would hold in the next round."""
         if capacity == 1:
             return WHOLE
         setup, where = self.setup_at(state), Assignment(state.round, EVALUATOR, capacity)
         return cut_of(setup, where, knowledge=knowledge_of(setup, state))
 
     def model(self, state: State, capacity: float = 1.0) -> nn.Module:
-        """The global model of a state, or the sub-model of a capacity, ready to use."""
+        """Make the global model of a state, or the sub-model of a capacity, ready to use."""
         tensors = scale_model(self.setup_at(state), state.tensors, capacity)
         return self.assemble(tensors, self.cut(state, capacity))
 
     def assemble(self, tensors: Tensors, cut: Cut) -> nn.Module:
-        """The module of a cut with these weights, ready to use."""
+        """Make the module of a cut with these weights, ready to use."""
         return without_selection(assemble_module(self.setup, tensors, cut))
 
 
 @dataclass(frozen=True)
 class Material:
-    """A module and data of the user's own; None of both where the configuration names them.
+    """Objects of a run that are given in Python; None where the configuration names them.
 
     Args:
-        model: the module.
-        data: the examples.
-        axes: what is cut together, if that is not to be traced.
-        loss: of a batch, from outputs and targets; None: the configuration's.
-        outputs: selects from what the module returns the tensor that counts.
-        clients: the positions of every client's training examples.
-        metrics: scores by name.
+        model: module.
+        data: examples.
+        axes: axes, instead of traced ones.
+        loss: function of outputs and targets that returns the loss of a batch.
+        outputs: function that selects the output tensor from the module's return value.
+        clients: positions of every client's training examples.
+        metrics: further scores by name.
     """
 
     model: nn.Module | None = None
@@ -161,23 +161,23 @@ class Material:
     metrics: Mapping[str, Metric] = field(default_factory=dict)
 
     def training(self, config: Config, located: Config | None = None) -> Training:
-        """What is trained by a configuration; raises `ConfigError` where it does not fit.
+        """Make the training of a configuration; raise `ConfigError` if they do not fit.
 
         Args:
-            config: what the run keeps.
-            located: the same, with paths as they are found now; None: as they are.
+            config: configuration that the run keeps.
+            located: the same with resolved paths; None: paths need no resolution.
         """
         check_kinds(self.model, self.data, self.loss or functional.cross_entropy)
         model, partition = self.model, None
         if self.outputs is not None:
             if model is None or not callable(self.outputs):
                 raise ConfigError(
-                    f"outputs: {self.outputs!r} is not a function of what a model= returns"
+                    f"outputs: {self.outputs!r} is not a function of the return value of model="
                 )
             model = select_outputs(model, self.outputs)
         if self.clients is not None:
             if self.data is None:
-                raise ConfigError("clients: lists the examples of data=, which is not given")
+                raise ConfigError("clients: requires data=, whose examples it lists")
             partition = parse_lists(self.clients, len(self.data.train))
             if len(partition.lists) != config.clients.client_count:
                 raise ConfigError(
