@@ -114,21 +114,21 @@ def test_folders_are_named_apart_even_if_their_names_would_be_equal() -> None:
 
 
 REFUSED = {
-    "twice": ("rolling,static,rolling", "way 'rolling' "),
-    "in other words": ("rolling,rolling:order=shuffled", "way 'rolling:order=shuffled' "),
-    "no such scheme": ("rolling,sideways", "way 'sideways': scheme.name: 'sideways' "),
+    "twice": ("rolling,static,rolling", "arm 'rolling' "),
+    "in other words": ("rolling,rolling:order=shuffled", "arm 'rolling:order=shuffled' "),
+    "no such scheme": ("rolling,sideways", "arm 'sideways': scheme.name: 'sideways' "),
     "no such key": ("random:smapling=fixed", "': scheme.smapling: "),
-    "no such section": ("random:servr.lr=1", "way 'random:servr.lr=1': servr: "),
-    "no value": ("random:sampling", "way 'random:sampling': 'sampling' "),
+    "no such section": ("random:servr.lr=1", "arm 'random:servr.lr=1': servr: "),
+    "no value": ("random:sampling", "arm 'random:sampling': 'sampling' "),
     "no such path": ("rolling,nowhere.at:All", "scheme.name: 'nowhere.at:All': "),
-    "no scheme": ("rolling,,static", "way '': "),
+    "no scheme": ("rolling,,static", "arm '': "),
     "set twice": ("random:sampling=fixed:scheme.sampling=fixed", "': scheme.sampling "),
-    "another scheme": ("random:name=static", "way 'random:name=static': name: "),
+    "another scheme": ("random:name=static", "arm 'random:name=static': name: "),
     "other data": ("random:data.partition=iid", "': data.partition "),
     "other clients": ("random:clients.count=5", "': clients.count "),
     "other rounds": ("random:train.rounds=5", "': train.rounds "),
     "not a table": ("random:scheme.name.x=5", "': scheme.name.x=5: "),
-    "not defined": ("static,rolling:windows=999", "way 'rolling:windows=999': scheme.windows: 999"),
+    "not defined": ("static,rolling:windows=999", "arm 'rolling:windows=999': scheme.windows: 999"),
     "independent": (
         "random:alignment=independent:sampling=fixed",
         "': scheme.alignment: 'independent' ",
@@ -162,7 +162,7 @@ def test_what_fails_with_one_seed_alone_is_found_before_anything_runs(
 
     monkeypatch.setattr(comparison, "prepare", picky)
     planned("static,full", seeds=1)
-    with pytest.raises(ConfigError, match=r"way 'full': data\.partition: client 3"):
+    with pytest.raises(ConfigError, match=r"arm 'full': data\.partition: client 3"):
         planned("static,full", seeds=2)
 
 
@@ -261,7 +261,7 @@ def test_an_amount_is_for_all_and_more_seeds_change_nothing() -> None:
     few, many = (planned("static,full", "bytes", n, amount) for n in (1, 3))
     assert few.configs["full"][0].train.rounds == 9
     assert all(many.configs[way][0] == few.configs[way][0] for way in ("static", "full"))
-    with pytest.raises(ConfigError, match=r"^way 'full': --amount: "):
+    with pytest.raises(ConfigError, match=r"^arm 'full': --amount: "):
         planned("static,full", "bytes", 1, amount // 10)
 
 
@@ -445,9 +445,9 @@ def test_records_redraw_the_same_page_without_training(
     assert "Nothing was tested: 2 seeds" in said
     redraw = ("--records", done.out / "records", "--out", tmp_path)
     assert command(monkeypatch, "static", *redraw) == 0
-    assert "there is only one way" in (tmp_path / "comparison.md").read_text()
+    assert "there is only one arm" in (tmp_path / "comparison.md").read_text()
     assert command(monkeypatch, "rolling", *redraw) == 2
-    assert "way 'rolling' " in capsys.readouterr().err
+    assert "arm 'rolling' " in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -500,11 +500,11 @@ CLI = {
     "two bases": (["static", "--config", "a.toml", "--scale", "smoke"], "scale"),
     "missing file": (["static", "--config", "nowhere.toml"], "nowhere.toml: "),
     "bad setting": (["static", "--set", "train.rounds=x"], "train.rounds: 'x' "),
-    "bad way": (["rolling:windows=999"], "way 'rolling:windows=999': scheme.windows: 999 "),
+    "bad way": (["rolling:windows=999"], "arm 'rolling:windows=999': scheme.windows: 999 "),
     "amount": (["static", "--amount", "2GB"], "--amount: "),
     "too little": (
         ["static", "--budget", "bytes", "--amount", "1kB", "--out", "x"],
-        "way 'static': --amount: ",
+        "arm 'static': --amount: ",
     ),
 }
 

@@ -67,7 +67,7 @@ class Arm:
     def blame(self, error: ConfigError) -> ConfigError:
         """Add the arm's name to the mistakes of an error."""
         problems = (problem.removeprefix("--set ") for problem in error.problems)
-        return ConfigError([f"way {self.text!r}: {problem}" for problem in problems])
+        return ConfigError([f"arm {self.text!r}: {problem}" for problem in problems])
 
 
 def _full(key: str) -> str:
@@ -112,7 +112,7 @@ def parse_arms(text: str | Sequence[str]) -> list[Arm]:
         except ConfigError as error:
             problems += error.problems
     repeated_texts = {arm.text for arm in arms if sum(w.text == arm.text for w in arms) > 1}
-    problems += [f"way {text!r} is given twice" for text in sorted(repeated_texts)]
+    problems += [f"arm {text!r} is given twice" for text in sorted(repeated_texts)]
     refuse(problems)
     return arms
 
@@ -123,7 +123,7 @@ def _arm(text: str, earlier_slugs: set[str]) -> Arm:
         scheme = f"{scheme}:{rest.pop(0)}"
     if not re.fullmatch(r"\w+|[\w.]+:[\w.]+", scheme):
         example = "as rolling:order=shuffled, or package.module:Name"
-        raise ConfigError(f"way {text!r}: must begin with the name of a scheme, {example}")
+        raise ConfigError(f"arm {text!r}: must begin with the name of a scheme, {example}")
     settings: dict[str, str] = {}
     problems = []
     for part in rest:
@@ -135,9 +135,9 @@ def _arm(text: str, earlier_slugs: set[str]) -> Arm:
         elif _full(key) == "scheme.name":
             problems.append(f"{key}: the scheme's name comes first, here {scheme!r}")
         elif any(f"{_full(key)}.".startswith(f"{common}.") for common in COMMON):
-            problems.append(f"{key} is the same for all ways; set it for all with --set")
+            problems.append(f"{key} is the same for all arms; set it for all with --set")
         settings[key] = value
-    refuse([f"way {text!r}: {problem}" for problem in problems])
+    refuse([f"arm {text!r}: {problem}" for problem in problems])
     slug = re.sub(r"[^\w.]+", "-", text, flags=re.ASCII).strip("-.")[:_LONGEST]
     number = next(
         n for n in range(1, len(earlier_slugs) + 2) if _number_slug(slug, n) not in earlier_slugs
@@ -155,7 +155,7 @@ def describe_duplicates(arms: Sequence[Arm], configs: Sequence[Config]) -> list[
     for place, (arm, config) in enumerate(zip(arms, configs, strict=True)):
         for other, before in zip(arms[:place], configs, strict=False):
             if config == before:
-                problems.append(f"way {arm.text!r} is the same as {other.text!r}; remove one")
+                problems.append(f"arm {arm.text!r} is the same as {other.text!r}; remove one")
                 break
     return problems
 

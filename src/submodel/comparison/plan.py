@@ -134,7 +134,7 @@ def _prepare_runs(
         except ConfigError as error:
             problems += arm.blame(error).problems
         except SubmodelError as error:
-            problems.append(f"way {arm.text!r}: {error}")
+            problems.append(f"arm {arm.text!r}: {error}")
     refuse(problems)
     return setups
 
@@ -194,7 +194,7 @@ def compare(
 
     >>> compare("rolling,sideways", out="never-made")
     Traceback (most recent call last):
-    submodel.core.errors.ConfigError: way 'sideways': scheme.name: 'sideways' is not one of ...
+    submodel.core.errors.ConfigError: arm 'sideways': scheme.name: 'sideways' is not one of ...
     """
     if budget not in list(BudgetKind):
         raise ConfigError(f"budget: {budget!r} is not one of {', '.join(BudgetKind)}")

@@ -147,7 +147,7 @@ class ComparisonResult:
         by_text = {arm.text: arm for arm in self.arms}
         if unknown := [text for text in texts if text not in by_text]:
             raise SubmodelError(
-                f"way {unknown[0]!r} has no record; recorded are {', '.join(by_text)}"
+                f"arm {unknown[0]!r} has no record; recorded are {', '.join(by_text)}"
             )
         return ComparisonResult([by_text[text] for text in texts], self.budget, self.command)
 
@@ -155,7 +155,7 @@ class ComparisonResult:
 WayRecord = ArmResult  # former name
 Findings = ComparisonResult  # former name
 _HEADINGS = (
-    *("way", "rounds", "traffic (down + up)", "FLOPs", "test accuracy", "test loss"),
+    *("arm", "rounds", "traffic (down + up)", "FLOPs", "test accuracy", "test loss"),
     *("difference to the best", *JUDGEMENT_HEADINGS, "behind the best"),
 )
 
@@ -267,10 +267,10 @@ def write_comparison(result: ComparisonResult, folder: Path) -> Path:
         "",
         remarks(result),
         "",
-        "Scores are means over seeds, after the last round of each way. In the figure, "
+        "Scores are means over seeds, after the last round of each arm. In the figure, "
         "lines and dots are means, bands and bars range from the minimum to the maximum, and "
         "curves end where the shortest run ends. Runs of one seed share the partition of the data, "
-        "and the sampling and initial model unless a way sets them.",
+        "and the sampling and initial model unless an arm sets them.",
         "",
     ]
     page.write_text("\n".join(lines), "utf-8")

@@ -219,7 +219,7 @@ def how_to_read(seeds: int, tests: int) -> str:
     """
     last = f" {PLUS_MINUS}" if seeds > 1 else ""
     if tests == 0:
-        return f"Nothing was tested: there is only one way.{last}"
+        return f"Nothing was tested: there is only one arm.{last}"
     if seeds < LEAST_SEEDS:
         few = "one seed is" if seeds == 1 else f"{seeds} seeds are"
         why = f"{few} fewer than {LEAST_SEEDS}, too few to rule out chance"

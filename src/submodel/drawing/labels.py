@@ -150,7 +150,7 @@ def label_ends(plots: Sequence[Plot], width: int = _WIDTH) -> list[Text]:
 
 
 def names_height(names: Sequence[str], width: int = _WIDTH) -> float:
-    """The inches that the names of a plot's lines take, wrapped, one below the other.
+    """Compute the height in inches of the wrapped names of a plot's lines, one below the other.
 
     >>> names_height(["rolling"]) < names_height(["rolling", "static"]) < 0.3
     True
@@ -159,7 +159,7 @@ def names_height(names: Sequence[str], width: int = _WIDTH) -> float:
 
 
 def _size(text: str) -> float:
-    """The points that a name takes."""
+    """Compute the height of a name in points."""
     return SMALL_TEXT * (_APART + _LINE_HEIGHT * text.count("\n")) * 1.08
 
 
