@@ -496,7 +496,7 @@ def test_another_configuration_in_the_folder_is_refused(done: Done) -> None:
 
 
 CLI = {
-    "no ways": ([], "ways"),
+    "no ways": ([], "arms"),
     "two bases": (["static", "--config", "a.toml", "--scale", "smoke"], "scale"),
     "missing file": (["static", "--config", "nowhere.toml"], "nowhere.toml: "),
     "bad setting": (["static", "--set", "train.rounds=x"], "train.rounds: 'x' "),

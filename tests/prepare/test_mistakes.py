@@ -284,7 +284,7 @@ def into(path: str, **options: Any) -> Callable[[], Any]:
 
 
 RUNS: dict[str, tuple[Callable[[], Any], *tuple[str, ...]]] = {
-    "into a file": (into("file"), "file exists"),
+    "into a file": (into("file"), "file already exists"),
     "below a file": (into("file/run"), "file/run: "),
     "where nothing can be made": (into("/proc/run"), "/proc/run: "),
     "a long name": (into("a" * 300), "a" * 300 + ": "),
@@ -487,7 +487,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     # what is typed, and words of the error
     "train --out file/run": ("file/run: ", "Not a directory"),
     "train --out /proc/run": ("/proc/run: ",),
-    "train --out file": ("file exists",),
+    "train --out file": ("file already exists",),
     "train lost.toml": ("lost.toml: ",),
     "train folder": ("folder: ",),
     "train --set engine.device=mps": ("engine.device: 'mps'", "auto, cpu, cuda"),
