@@ -342,7 +342,7 @@ TOOLS: dict[str, tuple[Callable[[], Any], *tuple[str, ...]]] = {
     "trace another name": (lambda: trace(net(), {"lost": torch.ones(2, 6)}), "lost", "'input'"),
     "trace words": (lambda: trace(net(), np.array(["a", "b"])), "ndarray"),
     "trace a shape": (lambda: trace(net(), (2, 6)), "torch.ones(shape)"),
-    "trace nothing": (lambda: trace(net(), torch.ones(0, 6)), "no output"),
+    "trace nothing": (lambda: trace(net(), torch.ones(0, 6)), "example_inputs"),
     "trace whole numbers": (lambda: trace(net(), torch.ones(2, 6).long()), "x.float()"),
     "trace two devices": (
         lambda: trace(net(), torch.ones(2, 6, device="meta")), "on cpu", "on meta"),
