@@ -23,11 +23,11 @@ def compare_command(
     ways: Annotated[
         str | None,
         typer.Argument(
-            metavar="WAY[,WAY...]",
+            metavar="ARM[,ARM...]",
             help="Arms, such as rolling,random:sampling=fixed,rolling:merge.rule=fill_in: schemes "
             "with further settings; mine:Mine is a class of mine.py; exclusive trains every width "
             "on the clients that can hold it.",
-            autocompletion=completion.ways,
+            autocompletion=completion.arms,
         ),
     ] = None,
     config: Annotated[
@@ -86,7 +86,7 @@ def compare_command(
     if records is not None:
         result = ComparisonResult.read(records)
         if ways is not None:
-            result = result.only([way.text for way in parse_arms(ways)])
+            result = result.only([arm.text for arm in parse_arms(ways)])
         folder = None if out is None else make_folder(out)
         _show(result, folder and write_comparison(result, folder), as_json)
         return

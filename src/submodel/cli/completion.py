@@ -72,10 +72,10 @@ def data_names(incomplete: str) -> Completions:
     return [*names_of("data.name")(), *config_files(incomplete)]
 
 
-def ways(incomplete: str) -> Completions:
+def arms(incomplete: str) -> Completions:
     """Complete schemes separated by commas.
 
-    >>> "rolling,static" in dict(ways("rolling,sta"))
+    >>> "rolling,static" in dict(arms("rolling,sta"))
     True
     """
     before, comma, _ = incomplete.rpartition(",")

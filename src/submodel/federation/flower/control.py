@@ -81,7 +81,7 @@ def bundle(app: Path) -> tuple[bytes, dict[str, Any]]:
 def key_fingerprint(public_key: bytes) -> str:
     """Return the fingerprint of an OpenSSH public key, as in ``ssh-keygen -l``.
 
-    >>> key_fingerprint(b"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIA== somebody")
+    >>> key_fingerprint(b"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIA== name")
     'SHA256:xGib3+FptS+cITct2V7iFK9qKkm/QSPPdJstK0JtCps'
     """
     try:

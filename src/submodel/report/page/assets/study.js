@@ -41,9 +41,9 @@ const studyChart = (study) => {
       series.get(key).push(row);
     }
     const full = [...series.values()].filter((rows) => new Set(rows.map((row) => row[place.get(state.x)])).size > 1 && isNumber(rows[0][place.get(state.y)]));
-    const telling = others.filter((name) => new Set(full.map((rows) => rows[0][place.get(name)])).size > 1);
+    const varying = others.filter((name) => new Set(full.map((rows) => rows[0][place.get(name)])).size > 1);
     return full.slice(0, 16).map((rows, i) => ({
-      name: telling.map((name) => { const value = rows[0][place.get(name)]; return value === "true" ? name : typeof value === "string" ? value : `${name} ${value}`; }).filter((word) => word !== "false").join(", ") || state.y,
+      name: varying.map((name) => { const value = rows[0][place.get(name)]; return value === "true" ? name : typeof value === "string" ? value : `${name} ${value}`; }).filter((word) => word !== "false").join(", ") || state.y,
       place: i, rows: rows.slice().sort((a, b) => a[place.get(state.x)] - b[place.get(state.x)]) }));
   };
   const at = (row, suffix = "") => row[place.get(state.y + suffix)];
