@@ -1,4 +1,4 @@
-"""Examples, where they come from, who has them, who takes part."""
+"""Data: examples, their sources, partitions over clients, and the population of clients."""
 
 from typing import TYPE_CHECKING
 

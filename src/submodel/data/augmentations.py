@@ -1,4 +1,4 @@
-"""Augmentations: what is done to the examples of a training batch, at random."""
+"""Augmentations: random changes of the examples of a training batch."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from submodel.core.errors import ConfigError
 from submodel.core.options import Section
 from submodel.core.randomness import generator
 
-_PADDING = 4  # pixels on every side, as all published CIFAR tables have it
+_PADDING = 4  # pixels on every side, as in all published CIFAR tables
 
 
 class Augmentation(Protocol):
     """Changes the examples of one client's batch at random.
 
-    All that is random comes from the generator, which follows from (seed, round, client, step): so
-    a resumed run, and every engine, sees the same examples.
+    All randomness comes from the generator, which follows from (seed, round, client, step), so a
+    resumed run, and every engine, sees the same examples.
     """
 
     def __call__(self, examples: Tensor, generator: np.random.Generator) -> Tensor:
-        """Examples of the same shape; what is given is not changed."""
+        """Return examples of the same shape, without changing the given ones."""
 
 
 @dataclass(frozen=True)
 class AugmentContext:
-    """What an augmentation may need to know of the data."""
+    """The context in which an augmentation is made."""
 
     inputs: tuple[int, ...]  # the shape of one example
-    black: tuple[float, ...]  # the value that a pixel without light has in every channel
+    black: tuple[float, ...]  # the value of a black pixel in every channel
 
     def needed_images(self, name: str) -> tuple[float, ...]:
-        """The black pixel, for augmentations that need images."""
+        """Return the black pixel; raises `ConfigError` unless the inputs are images."""
         if len(self.inputs) != 3:
             raise ConfigError(
                 f"data.augment: {name!r} needs images (channels, rows, columns), not {self.inputs}"
@@ -46,7 +46,7 @@ class AugmentContext:
 
 @dataclass(frozen=True)
 class Augmentations:
-    """Some augmentations, one after another; none leaves the examples as they are."""
+    """A sequence of augmentations; an empty one changes nothing."""
 
     steps: Sequence[Augmentation] = ()
     seed: int = 0
@@ -55,13 +55,13 @@ class Augmentations:
         return bool(self.steps)
 
     def of_client(self, round_: int, client: int) -> Callable[[Tensor, int], Tensor] | None:
-        """From the batch of a step and its number to the batch, changed; None: nothing is."""
+        """Return a function from a batch and its step number to the changed batch, if any."""
         if not self.steps:
             return None
         return lambda examples, step: self(examples, round_, client, step)
 
     def __call__(self, examples: Tensor, round_: int, client: int, step: int) -> Tensor:
-        """The batch of a client's step, changed."""
+        """Change the batch of a client's step."""
         for place, augmentation in enumerate(self.steps):
             draws = generator(self.seed, "augment", round_, client, step, place)
             after = augmentation(examples, draws)
@@ -76,7 +76,7 @@ class Augmentations:
 
 @dataclass(frozen=True)
 class Crop:
-    """Pads images on every side and cuts them to their size again, somewhere.
+    """Pads images on every side and crops them to their size at random positions.
 
     >>> images = torch.arange(4.0).view(1, 1, 2, 2)
     >>> Crop(padding=1)(images, np.random.Generator(np.random.Philox(0))).shape
@@ -84,15 +84,15 @@ class Crop:
     """
 
     padding: int = _PADDING
-    black: tuple[float, ...] = ()  # by channel; empty: nought
+    black: tuple[float, ...] = ()  # by channel; empty: zero
 
     @classmethod
     def configured(cls, options: Section, context: AugmentContext) -> Self:  # noqa: ARG003
-        """Padded with black, which is not nought where pixels are normalised."""
+        """Make the augmentation with black padding, which is not zero if pixels are normalised."""
         return cls(black=context.needed_images("crop"))
 
     def __call__(self, examples: Tensor, generator: np.random.Generator) -> Tensor:
-        """Every image from a place of its own."""
+        """Crop every image at its own position."""
         count, channels, height, width = examples.shape
         size = 2 * self.padding
         canvas = examples.new_zeros(count, channels, height + size, width + size)
@@ -112,7 +112,7 @@ class Crop:
 
 @dataclass(frozen=True)
 class Flip:
-    """Mirrors each image, left to right, with a chance of a half.
+    """Mirrors each image horizontally with probability 1/2.
 
     >>> image = torch.tensor([[[[1.0, 2.0]]]])
     >>> both = Flip()(image.expand(20, 1, 1, 2), np.random.Generator(np.random.Philox(0)))
@@ -122,11 +122,11 @@ class Flip:
 
     @classmethod
     def configured(cls, options: Section, context: AugmentContext) -> Self:  # noqa: ARG003
-        """Of images."""
+        """Make the augmentation; the inputs must be images."""
         context.needed_images("flip")
         return cls()
 
     def __call__(self, examples: Tensor, generator: np.random.Generator) -> Tensor:
-        """Each by a draw of its own."""
+        """Mirror each image by its own draw."""
         is_mirrored = torch.from_numpy(generator.random(len(examples)) < 0.5).to(examples.device)
         return torch.where(is_mirrored[:, None, None, None], examples.flip(-1), examples)

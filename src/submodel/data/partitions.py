@@ -1,7 +1,7 @@
-"""Who has which examples: partitions of a training set over clients.
+"""Partitions: the division of a training set among clients.
 
-A partition is asked for one client at a time. Where examples are few and clients many, each client
-draws its own examples (``examples_per_client``), and a million registered clients cost nothing.
+A partition is evaluated for one client at a time. If examples are few and clients many, each client
+draws its own examples (``examples_per_client``), so a million registered clients cost nothing.
 """
 
 from __future__ import annotations
@@ -25,47 +25,47 @@ from submodel.data.facts import Owners
 Positions = NDArray[np.int64]
 _MOST_SAID = 5
 DEFAULT_LABELS = 3
-"""The labels of a client where nothing is set, unless the data has fewer."""
+"""Default number of labels per client, unless the data has fewer."""
 
 
 class Partition(Protocol):
-    """Which examples a client has."""
+    """The examples of each client."""
 
     def size(self, client: int) -> int:
-        """How many examples the client has; often cheaper than listing them."""
+        """Return the number of the client's examples; often cheaper than listing them."""
 
     def indices(self, client: int) -> Positions:
-        """The positions of the client's examples in the training set, ascending."""
+        """Return the positions of the client's examples in the training set, ascending."""
 
 
 @dataclass(frozen=True)
 class Unsplit:
-    """Nobody has anything here: the clients' data is elsewhere, and why it could not be split."""
+    """A missing partition, with the reason: the clients' data is elsewhere."""
 
     problem: ConfigError
 
     def size(self, client: int) -> NoReturn:  # noqa: ARG002
-        """Not known here."""
+        """Raise the reason."""
         raise self.problem
 
     def indices(self, client: int) -> NoReturn:  # noqa: ARG002
-        """Not known here."""
+        """Raise the reason."""
         raise self.problem
 
 
 @dataclass(frozen=True)
 class PartitionContext:
-    """What is to be shared out, and among how many."""
+    """The context in which a partition is made."""
 
     labels: NDArray[np.int64] | None  # of the training examples; None: targets are not labels
     total: int  # training examples
     clients: int
     seed: int
-    targets: str = ""  # what they are, where they are not labels: "float32 of shape (60, 1)"
-    owners: Owners | None = None  # who has which example, where the data says so
+    targets: str = ""  # describes targets other than labels: "float32 of shape (60, 1)"
+    owners: Owners | None = None  # the clients that the data assigns examples to
 
     def label_problems(self, partition: str) -> list[str]:
-        """Why a partition by labels is not defined here; empty if it is.
+        """Return the reasons why a partition by labels is not defined here; empty if it is.
 
         >>> PartitionContext(None, 60, 6, 0, "float32 of shape (60, 1)").label_problems("dirichlet")
         ["data.partition: 'dirichlet' needs class labels, and the targets are float32 of shape \
@@ -79,37 +79,37 @@ class PartitionContext:
 
 @dataclass(frozen=True)
 class ClientLists:
-    """Every client has the examples that somebody listed for it."""
+    """A partition given as a list of examples for every client."""
 
     lists: tuple[Positions, ...]
 
     @classmethod
     def configured(cls, options: object, context: object) -> NoReturn:  # noqa: ARG003
-        """Not from a configuration, in which "own" stands for it."""
+        """Raise: it has no configuration; "own" in a configuration refers to it."""
         raise ConfigError(
-            "data.partition: 'own' stands for what submodel.train(clients=...) is given in Python"
+            "data.partition: 'own' refers to lists given to submodel.train(clients=...) in Python"
         )
 
     def size(self, client: int) -> int:
-        """How many examples the client has."""
+        """Return the number of the client's examples."""
         return len(self.lists[client])
 
     def indices(self, client: int) -> Positions:
-        """The positions of the client's examples in the training set, ascending."""
+        """Return the positions of the client's examples in the training set, ascending."""
         return self.lists[client]
 
 
 def as_partition(thing: Any) -> Any:
-    """Lists of positions as a partition; anything else as it is."""
+    """Convert lists of positions to a partition; return other objects unchanged."""
     if isinstance(thing, list | tuple):
         return ClientLists(tuple(np.sort(np.asarray(part, dtype=np.int64)) for part in thing))
     return thing
 
 
 def parse_lists(clients: object, examples: int) -> ClientLists:
-    """The partition of these lists of positions in a training set of so many examples.
+    """Make a partition from lists of positions in a training set of ``examples`` examples.
 
-    Raises `ConfigError` with what is wrong: not whole numbers, out of range, twice, nothing.
+    Raises `ConfigError` for values that are not whole numbers, out of range, repeated or missing.
 
     >>> parse_lists([[2, 0], [1]], examples=3).indices(0)
     array([0, 2])
@@ -131,7 +131,7 @@ def parse_lists(clients: object, examples: int) -> ClientLists:
 
 
 def _indices(positions: object, examples: int) -> Positions:
-    """Positions as an ascending array; raises `ValueError` where they are none."""
+    """Return positions as an ascending array; raises `ValueError` if they are invalid."""
     if isinstance(positions, str) or not isinstance(positions, Iterable):
         raise ValueError(f"{positions!r} is not an array of positions")
     array = np.asarray(positions if hasattr(positions, "__len__") else list(positions))
@@ -152,7 +152,7 @@ def _indices(positions: object, examples: int) -> Positions:
 
 @dataclass(frozen=True)
 class Draws:
-    """Each client draws its own examples, of ``labels_per_client`` labels or of all.
+    """Examples drawn by each client, of ``labels_per_client`` labels or of all.
 
     Clients may share examples, so the population may be far larger than the training set.
     """
@@ -169,7 +169,7 @@ class Draws:
         return [np.flatnonzero(self.labels == k) for k in range(int(self.labels.max()) + 1)]
 
     def size(self, client: int) -> int:
-        """How many examples a client has."""
+        """Return the number of the client's examples."""
         if self.labels_per_client is None:
             return min(self.examples_per_client, self.total)
         most = -(-self.examples_per_client // self.labels_per_client)  # of a label
@@ -178,7 +178,7 @@ class Draws:
         return len(self.indices(client))
 
     def indices(self, client: int) -> Positions:
-        """Drawn without replacement inside a client, from the client's key alone."""
+        """Draw without replacement within a client, from the client's key alone."""
         rng = generator(self.seed, "examples", client)
         if self.labels_per_client is None:
             pool = np.arange(self.total)
@@ -194,7 +194,7 @@ class Draws:
 
 @dataclass(frozen=True)
 class Iid:
-    """Examples dealt out at random in equal parts, each to one client.
+    """Examples dealt at random in equal parts, each to one client.
 
     >>> Iid(total=10, clients=3, seed=0).indices(0).shape
     (4,)
@@ -208,12 +208,12 @@ class Iid:
         """The keys of ``iid``."""
 
         examples_per_client: Count | None = Field(
-            None, description="let every client draw so many examples, shared with others"
+            None, description="let every client draw this many examples, shared with others"
         )
 
     @classmethod
     def configured(cls, options: Options, context: PartitionContext) -> Partition:
-        """Equal parts, or as many examples as each client is to draw."""
+        """Make equal parts, or draws of ``examples_per_client``."""
         total, clients, seed = context.total, context.clients, context.seed
         if options.examples_per_client is not None:
             return Draws(context.labels, total, options.examples_per_client, None, seed)
@@ -229,18 +229,19 @@ class Iid:
         return generator(self.seed, "partition").permutation(self.total)
 
     def size(self, client: int) -> int:
-        """As many as are dealt to the client."""
+        """Return the number of examples dealt to the client."""
         return len(range(client, self.total, self.clients))
 
     def indices(self, client: int) -> Positions:
-        """Every ``clients``-th example of a random order."""
+        """Return every ``clients``-th example of a random order."""
         return np.sort(self._order[client :: self.clients])
 
 
 def assign_labels(clients: int, classes: int, each: int, seed: int) -> NDArray[np.int64]:
     """Give every client exactly ``each`` different labels, every label equally often (+-1).
 
-    Labels that still have the most clients to serve go first, ties at random: this never runs out.
+    Labels with the largest remaining quota are assigned first, ties at random, so the quotas never
+    prevent an assignment.
 
     >>> table = assign_labels(clients=5, classes=4, each=2, seed=0)
     >>> table.shape, sorted(np.bincount(table.ravel()).tolist())
@@ -259,9 +260,9 @@ def assign_labels(clients: int, classes: int, each: int, seed: int) -> NDArray[n
 
 @dataclass(frozen=True)
 class ByLabel:
-    """Each client has exactly L labels; a label's examples are split evenly over its clients.
+    """Each client has exactly L labels; a label's examples are divided equally among its clients.
 
-    This is the split of HeteroFL and FedRolex, except that theirs may give a client one label
+    This is the partition of HeteroFL and FedRolex, except that theirs may give a client one label
     twice. Every example is used once.
     """
 
@@ -274,22 +275,22 @@ class ByLabel:
         """The keys of ``labels``."""
 
         labels_per_client: Count | None = Field(
-            None, description="L, how many labels a client has (default: 3, or all if fewer)"
+            None, description="L, labels per client (default: 3, or all if fewer)"
         )
         examples_per_client: Count | None = Field(
-            None, description="let every client draw so many examples, shared with others"
+            None, description="let every client draw this many examples, shared with others"
         )
 
     @classmethod
     def problems(cls, options: Options, context: PartitionContext) -> list[str]:  # noqa: ARG003
-        """Not without labels."""
+        """Return problems: missing labels."""
         return context.label_problems("labels")
 
     @classmethod
     def configured(cls, options: Options, context: PartitionContext) -> Partition:
-        """Shards of labels; raises `ConfigError` where a client would have no examples."""
+        """Make shards of labels; raises `ConfigError` if a client would have no examples."""
         labels = context.labels
-        assert labels is not None  # which `problems` says
+        assert labels is not None  # ensured by `problems`
         counts, examples_per_client = np.bincount(labels), options.examples_per_client
         each = options.labels_per_client or min(DEFAULT_LABELS, len(counts))
         check_label_counts(counts, context.clients, each, examples_per_client)
@@ -307,24 +308,24 @@ class ByLabel:
             members = generator(self.seed, "partition", label).permutation(members)
             holders = np.flatnonzero((table == label).any(1))
             if not len(holders):
-                continue  # fewer places than classes: nobody has this label
+                continue  # fewer places than classes: no client has this label
             for holder, share in zip(holders, np.array_split(members, len(holders)), strict=True):
                 shares[holder].append(share)
         return shares
 
     def size(self, client: int) -> int:
-        """All its shares together."""
+        """Return the number of the client's examples."""
         return sum(map(len, self._shares[client]))
 
     def indices(self, client: int) -> Positions:
-        """The client's share of each of its labels."""
+        """Return the client's part of each of its labels."""
         return np.sort(np.concatenate(self._shares[client]))
 
 
 def check_label_counts(
     counts: NDArray[np.int64], clients: int, labels_per_client: int, examples_per_client: int | None
 ) -> None:
-    """Raise where somebody would have no examples, ``counts`` being those of every label."""
+    """Raise if a client would have no examples; ``counts`` are the examples of every label."""
     if labels_per_client > len(counts):
         raise ConfigError(
             f"data.labels_per_client: {labels_per_client} is more than "
@@ -333,9 +334,9 @@ def check_label_counts(
         )
     missing = np.flatnonzero(counts == 0)
     alone = examples_per_client is None or missing.size >= labels_per_client
-    if missing.size and alone:  # somebody would have nothing but missing labels
+    if missing.size and alone:  # some client would have missing labels only
         first_missing = ", ".join(map(str, missing[:5])) + (", ..." if missing.size > 5 else "")
-        begin = "; if labels begin at 1, give y - 1" if 0 in missing else ""
+        begin = "; if labels start at 1, give y - 1" if 0 in missing else ""
         raise ConfigError(
             f"data.partition: 'labels' needs examples of every label from 0 to "
             f"{len(counts) - 1}, and there are none of {first_missing}{begin}; or use 'iid'"
@@ -356,13 +357,13 @@ def check_label_counts(
 
 @dataclass(frozen=True)
 class Dirichlet:
-    """Each label's examples are split over the clients in proportions drawn from Dir(alpha).
+    """Each label's examples are divided among the clients in proportions drawn from Dir(alpha).
 
     This is the usual definition (Yurochkin et al. 2019; Li et al. 2022): for every label k one draw
-    p_k ~ Dir(alpha, ..., alpha) over the clients, client i gets the share p_k[i] of the label's
+    p_k ~ Dir(alpha, ..., alpha) over the clients; client i gets the share p_k[i] of the label's
     examples. A small alpha gives skewed clients, a large one nearly iid ones. Every example is used
-    once. Where others draw again until every client has enough, which may never end, a client left
-    without any takes one example from the client that has the most.
+    once. Other implementations repeat the draw until every client has enough, which may never end;
+    here a client without examples takes one from the client with the most.
 
     >>> split = Dirichlet(labels=np.array([0, 1] * 10), clients=4, alpha=0.1, seed=0)
     >>> sum(len(split.indices(client)) for client in range(4))
@@ -377,17 +378,17 @@ class Dirichlet:
     class Options(Section):
         """The keys of ``dirichlet``."""
 
-        alpha: Positive = Field(0.5, description="small is skewed")
+        alpha: Positive = Field(0.5, description="smaller is more skewed")
 
     @classmethod
     def problems(cls, options: Options, context: PartitionContext) -> list[str]:  # noqa: ARG003
-        """Not without labels."""
+        """Return problems: missing labels."""
         return context.label_problems("dirichlet")
 
     @classmethod
     def configured(cls, options: Options, context: PartitionContext) -> Self:
-        """Proportions of every label."""
-        assert context.labels is not None  # which `problems` says
+        """Make the partition for the labels of the data."""
+        assert context.labels is not None  # ensured by `problems`
         return cls(context.labels, context.clients, options.alpha, context.seed)
 
     def __post_init__(self) -> None:
@@ -399,7 +400,7 @@ class Dirichlet:
 
     @cached_property
     def _owner(self) -> Positions:
-        """Who has each example."""
+        """The client of each example."""
         owner = np.empty(len(self.labels), dtype=np.int64)
         for label in np.unique(self.labels):
             rng = generator(self.seed, "dirichlet", int(label))
@@ -421,16 +422,16 @@ class Dirichlet:
         return np.bincount(self._owner, minlength=self.clients)
 
     def size(self, client: int) -> int:
-        """What the draws came to."""
+        """Return the number of the client's examples."""
         return int(self._sizes[client])
 
     def indices(self, client: int) -> Positions:
-        """The client's share of every label."""
+        """Return the client's part of every label."""
         return np.flatnonzero(self._owner == client)
 
 
 def _dirichlet(rng: np.random.Generator, alpha: float, clients: int) -> NDArray[np.float64]:
-    """One draw from Dir(alpha); where alpha is too small for floating point, its limit: one hot."""
+    """Draw once from Dir(alpha); if alpha is too small for floats, from its limit: one hot."""
     shares: NDArray[np.float64] = rng.dirichlet(np.full(clients, alpha))
     if np.isfinite(shares).all() and abs(shares.sum() - 1) < 1e-6:
         return shares
@@ -441,59 +442,59 @@ def _dirichlet(rng: np.random.Generator, alpha: float, clients: int) -> NDArray[
 
 @dataclass(frozen=True)
 class Natural:
-    """A role, a file or a value of a column is a client, and keeps its examples."""
+    """Clients given by the data: a role, a file or a value of a column, with its examples."""
 
     owners: Owners
 
     @classmethod
     def configured(cls, options: Section, context: PartitionContext) -> Self:  # noqa: ARG003
-        """Everyone whom the data names."""
+        """Make the partition for all clients that the data names."""
         if context.owners is None:
             raise ConfigError(
-                "data.partition: 'natural' needs data that says whose examples are whose"
+                "data.partition: 'natural' needs data that assigns examples to clients"
             )
         if context.clients != len(context.owners):
             raise ConfigError(
-                f"clients.count: {context.clients} given, but the data is of "
+                f"clients.count: {context.clients} given, but the data has "
                 f"{len(context.owners)} clients; leave it out"
             )
         return cls(context.owners)
 
     def size(self, client: int) -> int:
-        """As many as are theirs."""
+        """Return the number of the client's examples."""
         return len(self.indices(client))
 
     def indices(self, client: int) -> Positions:
-        """Theirs."""
+        """Return the positions of the client's examples."""
         return self.owners.positions(client)
 
 
 class PartitionOfData:
-    """As ``natural`` where the data names clients, as ``labels`` where it has any, else ``iid``."""
+    """``natural`` if the data names clients, ``labels`` if it has labels, otherwise ``iid``."""
 
     class Options(ByLabel.Options):
-        """The keys of ``labels``, none of which is set by itself: a run's file says it, too."""
+        """The keys of ``labels``, without defaults, as the configuration of a run is complete."""
 
         labels_per_client: Count | None = Field(
             None,
-            description="of labels: L, how many labels a client has (default: 3, or all if fewer)",
+            description="of labels: L, labels per client (default: 3, or all if fewer)",
         )
 
         @property
         def asks_for_natural(self) -> bool:
-            """Whether nothing is set that clients named by the data have no use for."""
+            """Whether no key is set that ``natural`` does not have."""
             return self.labels_per_client is None and self.examples_per_client is None
 
     @classmethod
     def configured(cls, options: Options, context: PartitionContext) -> Partition:
-        """The same keys as ``labels``; those that mean nothing for the data are refused."""
+        """Make the partition; keys without meaning for the data are refused."""
         if context.owners is not None and options.asks_for_natural:
             return Natural.configured(options, context)
         if context.labels is not None:
             return ByLabel.configured(options, context)
         if options.labels_per_client is not None:
             raise ConfigError(
-                "data.labels_per_client: the targets are no class labels; leave it out"
+                "data.labels_per_client: the targets are not class labels; leave it out"
             )
         return Iid.configured(Iid.Options(examples_per_client=options.examples_per_client), context)
 
@@ -511,13 +512,13 @@ class Flower:
 
     @classmethod
     def problems(cls, options: Options, context: PartitionContext) -> list[str]:  # noqa: ARG003
-        """Not without labels."""
+        """Return problems: missing labels."""
         return context.label_problems("flwr")
 
     @classmethod
     def configured(cls, options: Options, context: PartitionContext) -> ClientLists:
-        """Whatever the partitioner makes, if every client has examples."""
-        assert context.labels is not None  # which `problems` says
+        """Make the partition with the partitioner, if every client gets examples."""
+        assert context.labels is not None  # ensured by `problems`
         keys = options.partitioner_options
         return flower_partition(
             context.labels, context.clients, options.partitioner, keys, context.seed
@@ -527,11 +528,11 @@ class Flower:
 def flower_partition(
     labels: NDArray[np.int64], clients: int, name: str, options: Mapping[str, Any], seed: int
 ) -> ClientLists:
-    """What the partitioner ``name`` makes of the labels; every example once, no client empty.
+    """Apply the partitioner ``name`` to labels; every example is used once, no client empty.
 
-    ``num_partitions``, ``partition_by`` and ``seed`` are filled in where the partitioner takes them
-    and the options do not say otherwise. It gets a table with the columns "label" and "row", so
-    that its parts can be traced back to positions.
+    ``num_partitions``, ``partition_by`` and ``seed`` are set if the partitioner takes them, unless
+    the options give them. The partitioner gets a table with the columns "label" and "row", so that
+    its parts can be traced to positions.
     """
     partitioner = _make(name, options, clients, seed)
     import datasets
@@ -539,13 +540,13 @@ def flower_partition(
     rows = {"label": labels.tolist(), "row": list(range(len(labels)))}
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what they warn of is checked below, and refused
+            warnings.simplefilter("ignore")  # such parts are refused below
             partitioner.dataset = datasets.Dataset.from_dict(rows)
             parts = [
                 np.sort(np.asarray(partitioner.load_partition(part)["row"], dtype=np.int64))
                 for part in range(int(partitioner.num_partitions))
             ]
-    except Exception as error:  # a partitioner raises what it likes; its words say what is wrong
+    except Exception as error:  # a partitioner may raise anything; its text tells the mistake
         raise ConfigError(f"data.partitioner: {name}: {error}") from None
     if len(parts) != clients:
         raise ConfigError(
@@ -581,12 +582,12 @@ def _make(name: str, options: Mapping[str, Any], clients: int, seed: int) -> Any
 
 
 def check_parts(parts: list[Positions], total: int, name: str) -> None:
-    """Refuse parts that lose an example, give one twice, or leave a client empty."""
+    """Refuse parts that omit an example, repeat one, or leave a client empty."""
     times = np.bincount(np.concatenate(parts), minlength=total)
     problems = []
     if missing := int((times == 0).sum()):
         problems.append(
-            f"data.partitioner: {name} gives {missing:,} of {total:,} examples to nobody, the "
+            f"data.partitioner: {name} gives {missing:,} of {total:,} examples to no client, the "
             f"first is {int((times == 0).argmax())}"
         )
     if twice := int((times > 1).sum()):

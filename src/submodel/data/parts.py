@@ -1,12 +1,12 @@
-"""A part of the data as users have it: pairs, dictionaries of tensors or arrays, torch datasets.
+"""Parts of the data as users give them: pairs, dictionaries of tensors or arrays, torch datasets.
 
-What Hugging Face's models are given is a dictionary with ``labels`` in it. Those of causal language
-models are the tokens themselves, and the models compare each with the logits of the place before;
-here targets stand at the place of the logits that they are compared with.
+Hugging Face's models take a dictionary with ``labels``. For causal language models the labels are
+the tokens themselves, and the model compares each with the logits of the place before; here
+targets are at the place of their logits.
 
-Map-style datasets of torch are read once, item by item, because who has which labels must be known
-before the first round, and because a resumed run must find the very bytes that it was trained on.
-What is drawn at random for every use of an example belongs in `data.augment`.
+Map-style datasets of torch are read once, item by item, because the clients' labels must be known
+before the first round, and because a resumed run must find the same bytes again. Random changes
+for every use of an example belong in `data.augment`.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from torch import Tensor
 from submodel.core.errors import DataError
 from submodel.model.inputs import Inputs, as_tensors, columns, map_inputs
 
-_MOST_CLASSES = 10_000_000  # more are numbers of another kind: identifiers, seconds, prices
+_MOST_CLASSES = 10_000_000  # larger numbers are not labels: identifiers, seconds, prices
 IN_MEMORY = 1 << 29
-"""Bytes that are held in memory; more are written to a file, which is read as it is needed."""
+"""Bytes that are held in memory; larger data is written to a file and read when needed."""
 NO_TARGET = -100
-"""A target that does not count, as torch's cross-entropy and Hugging Face's models have it."""
+"""A target to ignore, as in torch's cross-entropy and Hugging Face's models."""
 _LABELS, _TOKENS, _MASK = "labels", "input_ids", "attention_mask"
 
 
 def check_tensor(name: str, what: str, tensor: object) -> Tensor:
-    """The tensor, if it holds finite numbers, one entry per example, here on the CPU."""
+    """Return the tensor if it holds finite numbers, one entry per example, on the CPU."""
     if not isinstance(tensor, Tensor):
         kind = f"{type(tensor).__name__} of {getattr(tensor, 'dtype', '')}".removesuffix(" of ")
         raise DataError(
@@ -45,8 +45,8 @@ def check_tensor(name: str, what: str, tensor: object) -> Tensor:
         raise DataError(f"{name} data: {what} are {tensor.layout}; give dense tensors, .to_dense()")
     if tensor.device.type != "cpu":
         raise DataError(
-            f"{name} data: {what} are on {tensor.device}; give them on the cpu: engine.device says "
-            "where to train"
+            f"{name} data: {what} are on {tensor.device}; give them on the cpu: engine.device sets "
+            "the device for training"
         )
     if tensor.dim() == 0:
         raise DataError(f"{name} data: {what} are a single number; want one entry per example")
@@ -59,7 +59,7 @@ def check_tensor(name: str, what: str, tensor: object) -> Tensor:
 
 
 def _is_finite(tensor: Tensor) -> bool:
-    """Whether all numbers are finite: two of them tell, as what is none is passed on by both."""
+    """Tell whether all numbers are finite: the extremes suffice, as both propagate NaN."""
     if tensor.is_complex():
         return _is_finite(torch.view_as_real(tensor.resolve_conj()))
     if not tensor.is_floating_point() or not tensor.numel():
@@ -68,12 +68,12 @@ def _is_finite(tensor: Tensor) -> bool:
 
 
 def are_labels(y: Tensor) -> bool:
-    """Whether targets are class labels: one whole number per example."""
+    """Tell whether targets are class labels: one whole number per example."""
     return y.dim() == 1 and not y.is_floating_point() and not y.is_complex()
 
 
 def count_classes(train: Tensor, test: Tensor) -> int:
-    """How many classes the labels speak of."""
+    """Return the number of classes of the labels."""
     if min(int(train.min()), int(test.min())) < 0:
         raise DataError("class labels must be 0, 1, 2, ...; a negative one was given")
     classes = max(int(train.max()), int(test.max())) + 1
@@ -87,7 +87,7 @@ def count_classes(train: Tensor, test: Tensor) -> int:
 
 
 def is_item_dataset(part: object) -> bool:
-    """Whether this is a map-style dataset: a length, and items by number.
+    """Tell whether an object is a map-style dataset: with a length, and items by number.
 
     >>> is_item_dataset(torch.utils.data.TensorDataset(torch.ones(2))), is_item_dataset([1, 2])
     (True, False)
@@ -97,9 +97,9 @@ def is_item_dataset(part: object) -> bool:
 
 
 def is_hub_part(part: object) -> bool:
-    """Whether this is a ``datasets.Dataset`` with columns of its own, not as models take them.
+    """Tell whether an object is a ``datasets.Dataset`` that needs conversion.
 
-    Columns of the names ``labels`` and ``input_ids`` are given to the model by name, item by item.
+    One with columns named ``labels`` or ``input_ids`` is given to the model by name, item by item.
     """
     columns = getattr(part, "column_names", None)
     if type(part).__module__.partition(".")[0] != "datasets" or not isinstance(columns, list):
@@ -108,7 +108,7 @@ def is_hub_part(part: object) -> bool:
 
 
 def read_items(name: str, part: Any) -> Any:
-    """All items of a dataset, as a pair of inputs and targets or as a dictionary of tensors.
+    """Read all items of a dataset, as a pair of inputs and targets or a dictionary of tensors.
 
     >>> pairs = torch.utils.data.TensorDataset(torch.ones(3, 2), torch.tensor([0, 1, 0]))
     >>> [tensor.shape for tensor in read_items("training", pairs)]
@@ -122,7 +122,7 @@ def read_items(name: str, part: Any) -> Any:
     for number in range(total):
         try:
             item = part[number]
-        except Exception as error:  # whatever the dataset's own code raises
+        except Exception as error:  # the dataset's own code may raise anything
             raise DataError(
                 f"{name} data: item {number} cannot be read: {type(error).__name__}: {error}"
             ) from error
@@ -130,7 +130,7 @@ def read_items(name: str, part: Any) -> Any:
         if not number:
             shape_of_items = kind
             size = total * sum(tensor.numel() * tensor.element_size() for tensor in values.values())
-            table = {key: _room(tensor, total, size) for key, tensor in values.items()}
+            table = {key: _allocate(tensor, total, size) for key, tensor in values.items()}
         _write(name, number, values, table)
     tensors = {key: torch.from_numpy(array) for key, array in table.items()}
     if shape_of_items is dict:
@@ -140,7 +140,7 @@ def read_items(name: str, part: Any) -> Any:
 
 
 def _values(name: str, number: int, item: object) -> tuple[dict[str, Tensor], type]:
-    """The tensors of an item by name; the last of a sequence is the target."""
+    """Return the tensors of an item by name; the last of a sequence is the target."""
     values: Mapping[Any, Any]
     kind: type = dict
     if isinstance(item, Mapping):
@@ -158,13 +158,13 @@ def _values(name: str, number: int, item: object) -> tuple[dict[str, Tensor], ty
         return {str(key): torch.as_tensor(value) for key, value in values.items()}, kind
     except (TypeError, ValueError, RuntimeError) as error:
         raise DataError(
-            f"{name} data: item {number} holds what is no tensor ({error}); turn it into one in "
-            "the dataset, as by a transform"
+            f"{name} data: item {number} holds a value that is not a tensor ({error}); convert it "
+            "in the dataset, as by a transform"
         ) from None
 
 
-def _room(tensor: Tensor, total: int, size: int) -> np.ndarray[Any, Any]:
-    """An array for all items, in a file that nobody else sees where they are large."""
+def _allocate(tensor: Tensor, total: int, size: int) -> np.ndarray[Any, Any]:
+    """Return an array for all items, in a private file if they are large."""
     kind = tensor.numpy().dtype
     shape = (total, *tensor.shape)
     if size <= IN_MEMORY:
@@ -172,7 +172,7 @@ def _room(tensor: Tensor, total: int, size: int) -> np.ndarray[Any, Any]:
     descriptor, path = tempfile.mkstemp(prefix="submodel-", suffix=".items")
     os.close(descriptor)
     array = np.memmap(path, kind, "w+", shape=shape)
-    Path(path).unlink()  # it goes when the array does
+    Path(path).unlink()  # the file is deleted with the array
     return array
 
 
@@ -190,10 +190,10 @@ def _write(
 
 
 def read_part(name: str, part: object) -> tuple[Inputs, Tensor]:
-    """The inputs and targets of one part of the data, checked.
+    """Return the inputs and targets of one part of the data, checked.
 
     Args:
-        name: of the part, for errors.
+        name: the name of the part, for errors.
         part: a pair (inputs, targets), whose inputs may be a tensor, a tuple or a dictionary; a
             dictionary with ``labels``, or with ``input_ids`` alone; or a map-style torch dataset
             of such examples.
@@ -204,7 +204,7 @@ def read_part(name: str, part: object) -> tuple[Inputs, Tensor]:
     if is_item_dataset(part):
         part = read_items(name, part)
     elif isinstance(part, Mapping) or (isinstance(part, tuple | list) and len(part) == 2):
-        part = as_tensors(part)  # examples one by one are left alone
+        part = as_tensors(part)  # lists of single examples stay
     if isinstance(part, Mapping):
         return _from_mapping(name, part)
     if isinstance(part, Tensor) or not isinstance(part, tuple | list) or len(part) != 2:
@@ -230,12 +230,12 @@ def _checked_pair(name: str, inputs: Any, targets: Any) -> tuple[Inputs, Tensor]
     for tensor in columns(inputs).values():
         if not len(tensor) or len(tensor) != len(targets):
             counts = f"{len(tensor)} inputs and {len(targets)} targets"
-            raise DataError(f"{name} data: {counts}; want as many, not 0")
+            raise DataError(f"{name} data: {counts}; want equal numbers, not 0")
     return inputs, targets
 
 
 def _from_mapping(name: str, part: Mapping[str, Any]) -> tuple[Inputs, Tensor]:
-    """Inputs and targets of a dictionary with labels, or of tokens that are their own labels."""
+    """Return inputs and targets of a dictionary with labels, or of tokens that are the labels."""
     inputs = {column: tensor for column, tensor in part.items() if column != _LABELS}
     tokens = inputs.get(_TOKENS)
     if _LABELS in part:
@@ -258,7 +258,7 @@ def _from_mapping(name: str, part: Mapping[str, Any]) -> tuple[Inputs, Tensor]:
 
 
 def _are_the_tokens(labels: Tensor, tokens: Tensor) -> bool:
-    """Whether labels are those of a causal language model: the tokens, wherever they count."""
+    """Tell whether labels are those of a causal language model: equal to the tokens, or ignored."""
     if labels.shape != tokens.shape or labels.dim() != 2 or labels.is_floating_point():
         return False
     counts = labels != NO_TARGET
@@ -266,7 +266,7 @@ def _are_the_tokens(labels: Tensor, tokens: Tensor) -> bool:
 
 
 def next_labels(labels: Tensor) -> Tensor:
-    """Labels of tokens, each moved to the place before: what the logits there are to tell.
+    """Shift labels of tokens by one place, to that of the logits which predict them.
 
     >>> next_labels(torch.tensor([[1, 2, 3]])).tolist()
     [[2, 3, -100]]

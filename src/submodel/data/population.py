@@ -1,4 +1,4 @@
-"""Who takes part and how much each can hold. Nothing here grows with the registered clients."""
+"""The population: participants and capacities. Nothing here grows with the number of clients."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from numpy.typing import NDArray
 from submodel.core.randomness import generator, permute_index
 
 Sampling = Literal["uniform", "cyclic", "shuffled-cyclic"]
-_ONE_IN = 10  # clients that keep out of training, to try what was trained
+_ONE_IN = 10  # fraction of clients kept out of training for validation
 _MOST_VALIDATORS = 100
 
 
 @dataclass(frozen=True)
 class Population:
-    """The registered clients: how many take part in a round, and with which capacities.
+    """The registered clients: how many take part in a round, and their capacities.
 
-    ``uniform`` sampling draws from everybody. ``cyclic`` is cyclic client participation (Cho,
+    ``uniform`` sampling draws from all clients. ``cyclic`` is cyclic client participation (Cho,
     Sharma, Joshi, Xu, Kale and Zhang, "On the convergence of federated averaging with cyclic client
     participation", 2023): the clients are divided once, at random, into ``groups`` whose sizes
     differ by at most one; round r draws from group r mod G. ``shuffled-cyclic`` visits the groups
     of every cycle of G rounds in a fresh random order. Within a group all are equally likely.
-    Those who can hold less than ``least`` in a round are passed over.
+    Clients with a capacity below ``least`` in a round are skipped.
     """
 
     count: int
@@ -42,9 +42,9 @@ class Population:
     least: float = 0.0
 
     def sample(self, round_: int, present: Collection[int] | None = None) -> list[int]:
-        """The clients of a round, ascending; the whole group if it has just ``per_round``.
+        """Return the clients of a round, ascending; the whole group if it has just enough.
 
-        Only those ``present`` are drawn; without it, everyone is.
+        With ``present``, only these clients are drawn.
 
         >>> Population(1000000, 3, [1.0], [1.0], "fixed", seed=0).sample(0)
         [374496, 762718, 950106]
@@ -62,7 +62,7 @@ class Population:
         return sorted(map(self._at, sample_places))
 
     def _able_clients(self, round_: int, places: Sequence[int]) -> Iterator[int]:
-        """Those of a stretch who can hold enough, in a random order that needs no table."""
+        """Yield the able clients of a stretch, in a random order without a table."""
         for index in range(len(places)):
             place = places[permute_index(index, len(places), self.seed, "able", round_)]
             if self._is_able(client := self._at(place), round_):
@@ -72,11 +72,11 @@ class Population:
         return self.capacity(client, round_) >= self.least
 
     def everyone(self) -> Sequence[int]:
-        """Those who take part in the output step."""
+        """Return the clients of the output step."""
         return range(self.count)
 
     def group(self, round_: int) -> int:
-        """The group that a round visits.
+        """Return the group of a round.
 
         >>> clients = Population(9, 3, [1.0], [1.0], "fixed", 0, "cyclic", groups=3)
         >>> [clients.group(r) for r in range(4)], clients.members(0)
@@ -88,15 +88,15 @@ class Population:
         return turn
 
     def members(self, group: int) -> list[int]:
-        """The clients of a group, ascending."""
+        """Return the clients of a group, ascending."""
         return sorted(map(self._at, self._places(group)))
 
     def _places(self, group: int) -> range:
-        """The stretch of the clients' random order that is a group."""
+        """Return the stretch of the clients' random order that is a group."""
         return range(group * self.count // self.groups, (group + 1) * self.count // self.groups)
 
     def _at(self, place: int) -> int:
-        """Who stands at a place of that order; one group needs none, so that it is ``uniform``."""
+        """Return the client at a place of that order; with one group, in order of numbers."""
         if self.groups == 1:
             return place
         return permute_index(place, self.count, self.seed, "groups")
@@ -108,7 +108,7 @@ class Population:
 
     @cached_property
     def _shuffle(self) -> tuple[int, int]:
-        """An affine bijection of the clients: a random-looking order that needs no table."""
+        """An affine bijection of the clients: a pseudo-random order without a table."""
         rng = generator(self.seed, "capacity-order")
         factor = int(rng.integers(1, self.count + 1))
         while math.gcd(factor, self.count) != 1:
@@ -116,7 +116,7 @@ class Population:
         return factor, int(rng.integers(self.count))
 
     def capacity(self, client: int, round_: int) -> float:
-        """What the client can hold: ``fixed`` in exact proportions, ``dynamic`` drawn every round.
+        """Return the capacity: ``fixed`` in exact proportions, or ``dynamic``, drawn every round.
 
         >>> clients = Population(8, 8, [1.0, 0.5], [1, 3], "fixed", seed=0)
         >>> sorted(clients.capacity(c, 0) for c in range(8))
@@ -133,13 +133,13 @@ class Population:
 
 @dataclass(frozen=True, kw_only=True)
 class AblePopulation(Population):
-    """Clients who can hold a capacity, all with that capacity; some of them only try models."""
+    """Clients with at least a given capacity, all used at that capacity; some are validators."""
 
-    whole: Population  # the clients of the run, each with a capacity of its own
-    validators: Sequence[int] = ()  # the clients who keep out of training
+    whole: Population  # all clients of the run, with their own capacities
+    validators: Sequence[int] = ()  # clients kept out of training
 
     def sample(self, round_: int, present: Collection[int] | None = None) -> list[int]:
-        """The clients of a round, ascending: able ones of its group, or of all if it has none."""
+        """Return the able clients of the round's group, ascending; of all groups if it has none."""
         places = self._places(self.group(round_))
         able = list(islice(self._able_clients(round_, places), self.per_round))
         if not able and self.groups > 1:
@@ -157,10 +157,10 @@ class AblePopulation(Population):
 
 
 def able_clients(whole: Population, capacity: float, keep_out: bool) -> AblePopulation:
-    """The clients of a run who can hold a capacity.
+    """Return the clients of a run with at least a given capacity.
 
-    With ``keep_out``, one in ten (at most 100, and none of fewer than ten) keeps out of training,
-    for others to be tried on its examples.
+    With ``keep_out``, one client in ten (at most 100, and none of fewer than ten) is kept out of
+    training, so that models can be validated on its examples.
 
     >>> clients = Population(40, 5, [1.0, 0.5], [1, 1], "fixed", seed=0)
     >>> able = able_clients(clients, 1.0, keep_out=True)
@@ -170,11 +170,11 @@ def able_clients(whole: Population, capacity: float, keep_out: bool) -> AblePopu
     validators: tuple[int, ...] = ()
     enough = max(capacity, whole.least)
     if keep_out:
-        candidates = (
+        drawn = (
             permute_index(index, whole.count, whole.seed, "validators")
             for index in range(min(whole.count // _ONE_IN, _MOST_VALIDATORS))
         )
-        validators = tuple(sorted(c for c in candidates if whole.capacity(c, 0) >= enough))
+        validators = tuple(sorted(c for c in drawn if whole.capacity(c, 0) >= enough))
     return AblePopulation(
         count=whole.count,
         per_round=whole.per_round,

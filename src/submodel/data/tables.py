@@ -1,4 +1,4 @@
-"""Tables: read from CSV, JSON lines or Parquet, as columns that become numbers or as rows."""
+"""Tables from CSV, JSON lines or Parquet, read as columns of numbers and words, or as rows."""
 
 from __future__ import annotations
 
@@ -18,39 +18,39 @@ from submodel.core.extras import needs_extra
 from submodel.data.facts import ColumnCode, Missing
 from submodel.data.files import read_decoded
 
-_MOST_WORDS = 100  # different ones in a column that becomes as many columns of 0 and 1
+_MOST_WORDS = 100  # different words of a column, each of which becomes a column of 0 and 1
 _EMPTY = ("", "na", "nan", "null", "none")
 Rows = Iterator[Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
 class Column:
-    """The entries of a column: numbers, or words."""
+    """The entries of a column: numbers or words."""
 
     values: NDArray[Any]
     words: bool
 
     @cached_property
     def distinct(self) -> int:
-        """How many different entries there are."""
+        """Number of different entries."""
         return len(np.unique(self.values))
 
     @cached_property
     def whole(self) -> bool:
-        """Whether all are whole numbers."""
+        """Whether all entries are whole numbers."""
         finite = not self.words and bool(np.isfinite(self.values).all())
         return finite and bool((self.values == np.round(self.values)).all())
 
     @cached_property
     def missing(self) -> NDArray[np.bool_]:
-        """The rows without an entry: empty words, and numbers that are none."""
+        """Mask of rows without an entry: empty words, and NaN."""
         if self.words:
             blank: NDArray[np.bool_] = np.char.strip(self.values.astype(str)) == ""
             return blank
         return np.isnan(self.values.astype(np.float64))
 
     def join(self, other: Column) -> Column:
-        """Both, one below the other; words if either is."""
+        """Concatenate both columns, as words if either holds words."""
         words = self.words or other.words
         parts = [
             np.where(c.missing, "", c.values.astype(str)) if words else c.values
@@ -59,13 +59,13 @@ class Column:
         return Column(np.concatenate(parts), words)
 
     def check_finite(self, name: str, path: Path) -> None:
-        """Raise where a number is infinite."""
+        """Raise if a number is infinite."""
         if not self.words and (wrong := np.flatnonzero(np.isinf(self.values))).size:
             raise DataError(f"{path}: row {wrong[0] + 1} of column {name!r} is not a finite number")
 
 
 def describe_missing(columns: Mapping[str, Column]) -> str:
-    """The columns with missing cells, how many each has, and the first; empty if none has any.
+    """Describe columns with missing cells: number and first row; empty if there are none.
 
     >>> numbers = Column(np.array([1.0, np.nan, np.nan]), words=False)
     >>> describe_missing({"a": numbers, "b": Column(np.array(["x", "y", "z"]), words=True)})
@@ -80,7 +80,7 @@ def describe_missing(columns: Mapping[str, Column]) -> str:
 
 
 def read_columns(path: Path, words: Collection[str] = ()) -> dict[str, Column]:
-    """The columns of a table by name, from .csv, .tsv or .parquet; ``words`` are never numbers."""
+    """Read the columns of a .csv, .tsv or .parquet table by name; ``words`` are never numbers."""
     if not path.is_file():
         raise DataError(f"{path}: no such file")
     read = _read_parquet if path.suffix == ".parquet" else _read_csv
@@ -93,13 +93,13 @@ def read_columns(path: Path, words: Collection[str] = ()) -> dict[str, Column]:
 def csv_rows(
     lines: Iterable[str], path: Path, delimiter: str = ",", strict: bool = False
 ) -> Iterator[list[str]]:
-    """The rows of CSV but for empty ones, the first with the columns' names.
+    """Yield the rows of CSV except empty ones, the first with the columns' names.
 
     Args:
         lines: the lines of the file.
         path: the file, for errors.
-        delimiter: what stands between cells.
-        strict: whether quotes must be in order; then cells may be of 128 MB.
+        delimiter: the separator of cells.
+        strict: whether quotes must be correct; then cells may have 128 MB.
     """
     before = csv.field_size_limit(1 << 27 if strict else 1 << 17)
     try:
@@ -108,7 +108,7 @@ def csv_rows(
         if len(set(names)) < len(names):
             raise DataError(
                 f"{path}: two columns of one name among {list_names(names)}; its first line must "
-                "name the columns, each by another name"
+                "name the columns differently"
             )
         yield names
         for number, row in enumerate(filter(None, reader), 1):
@@ -120,7 +120,7 @@ def csv_rows(
 
 
 def list_names(names: Iterable[object]) -> str:
-    """Names of columns, for errors."""
+    """Format names of columns for errors."""
     return plain(", ".join(map(str, names)), 200) or "nothing"
 
 
@@ -141,7 +141,7 @@ def _read_csv(path: Path, words: Collection[str]) -> dict[str, Column]:
 
 
 def _column(texts: NDArray[np.str_], words: bool) -> Column:
-    """Numbers where all entries are; a missing one is not a number."""
+    """Parse numbers if all entries are; a missing entry becomes NaN."""
     if words:
         return Column(texts, words=True)
     blank = np.isin(np.char.lower(np.char.strip(texts)), _EMPTY)
@@ -157,7 +157,7 @@ def _read_parquet(path: Path, words: Collection[str]) -> dict[str, Column]:
         from pyarrow import parquet
     try:
         table = parquet.read_table(path, memory_map=True)
-    except Exception as error:  # Arrow raises a dozen kinds for a damaged file
+    except Exception as error:  # Arrow raises a dozen kinds of errors for a damaged file
         raise DataError(f"{path}: not a whole Parquet file ({error})") from None
     columns = {}
     for name in table.column_names:
@@ -170,7 +170,7 @@ def _read_parquet(path: Path, words: Collection[str]) -> dict[str, Column]:
 
 
 def word_column(values: Sequence[Any]) -> Column:
-    """A column of words, whatever its entries are; what is missing is empty.
+    """Convert entries of any type to a column of words; a missing entry is empty.
 
     >>> word_column(["a", 1, None, float("nan")]).values.tolist()
     ['a', '1', '', '']
@@ -182,7 +182,7 @@ def word_column(values: Sequence[Any]) -> Column:
 def code_columns(
     columns: Mapping[str, Column], train: NDArray[np.int64], path: Path, missing: Missing = None
 ) -> tuple[ColumnCode, ...]:
-    """How columns become numbers: standardised by the training part, words as columns of 0 and 1.
+    """Choose conversions of columns: standardise by the training part; words become 0 and 1.
 
     >>> column = Column(np.array([1.0, 3.0, 5.0]), words=False)
     >>> code_columns({"a": column}, np.array([0, 1]), Path("t.csv"))
@@ -220,9 +220,9 @@ def code_columns(
 def encode_columns(
     columns: Mapping[str, Column], codes: Sequence[ColumnCode], path: Path
 ) -> NDArray[np.float32]:
-    """The columns that have a code as numbers, missing cells as their codes say.
+    """Convert the columns that have a code to numbers; the codes define missing cells.
 
-    Words that a code does not have are in none of its columns.
+    Words without a code are zero in all columns.
 
     >>> column = Column(np.array([1.0, 3.0, 5.0]), words=False)
     >>> encode_columns({"a": column}, [ColumnCode("a", 2.0, 1.0)], Path("t.csv")).ravel().tolist()
@@ -256,12 +256,12 @@ def encode_columns(
 
 
 def read_rows(path: Path, encoding: str, columns: Set[object]) -> Rows:
-    """The rows of a table, as it is read, with at least these columns if it has them."""
+    """Yield the rows of a table as it is read, with these columns only if it has all of them."""
     try:
         yield from TABLES[path.suffix.lower()](path, encoding, columns)
     except (SubmodelError, GeneratorExit):
         raise
-    except Exception as error:  # whatever reading a stranger's bytes raises
+    except Exception as error:  # reading untrusted bytes may raise anything
         raise DataError(
             f"{path}: cannot be read ({type(error).__name__}: {plain(error)})"
         ) from None
@@ -289,20 +289,20 @@ def _jsonl_rows(path: Path, encoding: str, columns: Set[object]) -> Rows:  # noq
 
 def _parquet_rows(path: Path, encoding: str, columns: Set[object]) -> Rows:
     if encoding != "utf-8":
-        raise ConfigError(f"data.encoding: {path} says itself how its text is written; leave it")
+        raise ConfigError(f"data.encoding: {path} declares the encoding of its text; leave it out")
     with needs_extra("hub", "a .parquet file"):
         from pyarrow import parquet
     with parquet.ParquetFile(path) as table:
         names = table.schema_arrow.names
         present_columns = [name for name in names if name in columns]
         has_all = len(present_columns) == len(columns)
-        columns_to_read = present_columns if has_all else names  # which errors list
+        columns_to_read = present_columns if has_all else names  # for the error's list
         for batch in table.iter_batches(batch_size=1024, columns=columns_to_read):
             yield from batch.to_pylist()
 
 
 def _lines(path: Path, encoding: str) -> Iterator[str]:
-    """The lines of a file with their ends."""
+    """Yield the lines of a file, with their ends."""
     rest = ""
     for text in read_decoded(path, encoding):
         *lines, rest = (rest + text).split("\n")
@@ -316,4 +316,4 @@ TABLES: Mapping[str, Callable[[Path, str, Set[object]], Rows]] = {
     ".jsonl": _jsonl_rows,
     ".parquet": _parquet_rows,
 }
-"""Endings of files that are tables, and what reads them."""
+"""Reader functions of tables, by file suffix."""
