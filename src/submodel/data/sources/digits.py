@@ -1,4 +1,4 @@
-"""The embedded default: scikit-learn's 1,797 images of handwritten digits."""
+"""The default data: scikit-learn's 1,797 images of handwritten digits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from submodel.data.sources import SourceContext
 
 
 def digits() -> Dataset:
-    """scikit-learn's 1,797 handwritten digits of 8 x 8 pixels, every fifth of a class for testing.
+    """Load scikit-learn's 1,797 digits of 8 x 8 pixels; every fifth of a class is for testing.
 
     >>> data = digits()
     >>> len(data.train), len(data.test), data.inputs
@@ -33,7 +33,7 @@ def digits() -> Dataset:
     test = np.zeros(len(labels), dtype=np.bool_)
     for label in range(10):
         members = np.flatnonzero(target == label)
-        # a fixed key: the held-out part is the same whatever the seed of a run
+        # a fixed key: the test part does not depend on the seed of a run
         test_members = generator(0, "digits-test", label).permutation(members)[: len(members) // 5]
         test[test_members] = True
     split = torch.from_numpy(test)
@@ -44,7 +44,7 @@ def digits() -> Dataset:
 
 @cache
 def _digits() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Pixels and labels, from the file in scikit-learn, which takes a second to import."""
+    """Return pixels and labels from scikit-learn's file; importing it takes a second."""
     package = find_spec("sklearn")
     for place in () if package is None else package.submodule_search_locations or ():
         file = Path(place) / "datasets" / "data" / "digits.csv.gz"
@@ -52,16 +52,16 @@ def _digits() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
             table = np.loadtxt(file, delimiter=",")
             return table[:, :-1], table[:, -1]
     with needs_extra("server", "the data 'digits'"):
-        from sklearn.datasets import load_digits  # it may keep them elsewhere one day
+        from sklearn.datasets import load_digits  # the file may move in another version
 
     bunch = load_digits()
     return bunch.data, bunch.target
 
 
 class Digits:
-    """The digits as a source: no keys of its own."""
+    """The digits as a source, without keys."""
 
     @classmethod
     def configured(cls, options: Section, context: SourceContext) -> Dataset:  # noqa: ARG003
-        """All of them."""
+        """Return all digits."""
         return digits()

@@ -24,13 +24,13 @@ _TEST_SHARE = 0.2
 
 
 def read_folder(path: Path, size: int | None = None, test_share: float | None = None) -> ImageSet:
-    """The images under ``path``; classes are numbered in the order of their names.
+    """Read the images under ``path``; classes are numbered in the order of their names.
 
     Args:
-        path: holds the folders train and test, or else a folder for every class.
-        size: resize images to this square; None: leave them as they are.
-        test_share: without train and test, the share of every class that is the test part, drawn
-            once; None: a fifth.
+        path: a folder with the folders train and test, or else with a folder per class.
+        size: resize images to this square; None keeps their sizes.
+        test_share: without train and test, the share of every class in the test part, drawn
+            once; None means a fifth.
     """
     parts = [path / "train", path / "test"]
     if any(part.is_dir() for part in parts):
@@ -48,7 +48,7 @@ def read_folder(path: Path, size: int | None = None, test_share: float | None = 
     if empty := sorted(set(range(len(names))) - {number for _, number in files[0]}):
         raise DataError(f"{parts[0] / names[empty[0]]}: no {', '.join(_SUFFIXES)} files")
     if not files[1]:
-        raise DataError(f"{parts[1]}: no {', '.join(_SUFFIXES)} files are left for a test part")
+        raise DataError(f"{parts[1]}: no {', '.join(_SUFFIXES)} files for a test part")
     pictures = [[open_image(file, size) for file, _ in part] for part in files]
     train, test = (
         Images(pixels, np.asarray([number for _, number in part], dtype=np.int64))
@@ -58,14 +58,14 @@ def read_folder(path: Path, size: int | None = None, test_share: float | None = 
 
 
 def _labelled_files(part: Path, names: Sequence[str]) -> list[tuple[Path, int]]:
-    """The pictures of all classes, each with the number of its class."""
+    """Return the pictures of all classes, each with the number of its class."""
     return [(file, place) for place, name in enumerate(names) for file in images_in(part / name)]
 
 
 def _draw_test_files(
     files: Sequence[tuple[Path, int]], share: float | None
 ) -> list[list[tuple[Path, int]]]:
-    """The training and the test part, drawn once; every class keeps a picture for training."""
+    """Draw the training and the test part once; every class keeps a picture for training."""
     labels = np.array([number for _, number in files], dtype=np.int64)
     is_test = np.zeros(len(files), np.bool_)
     for label in np.unique(labels):
@@ -79,7 +79,7 @@ def _draw_test_files(
 
 
 def classes_in(part: Path) -> list[str]:
-    """The names of a part's classes, that is, of its folders."""
+    """Return the names of a part's classes, which are its folders."""
     if not part.is_dir():
         raise DataError(f"{part}: no such folder; {_LAYOUTS}")
     names = sorted(entry.name for entry in part.iterdir() if entry.is_dir())
@@ -89,14 +89,14 @@ def classes_in(part: Path) -> list[str]:
 
 
 def images_in(folder: Path) -> list[Path]:
-    """The pictures of one class."""
+    """Return the pictures of one class."""
     if not folder.is_dir():
         return []
     return sorted(file for file in folder.iterdir() if file.suffix.lower() in _SUFFIXES)
 
 
 def open_image(file: Path, size: int | None) -> Pixels:
-    """The pixels of one picture, a PNG or JPEG file whatever its name."""
+    """Return the pixels of one PNG or JPEG file, whatever its suffix."""
     try:
         if not file.is_file():
             raise DataError(f"{file}: not a file")
@@ -115,12 +115,12 @@ class Folder:
         size: Count | None = Field(None, description="resize images to this square")
         test_share: Annotated[float, Field(gt=0, lt=1)] | None = Field(
             None,
-            description="in a folder without train and test: the share of every class, drawn "
-            f"once, that is the test part (default: {_TEST_SHARE})",
+            description="in a folder without train and test: the share of every class in the "
+            f"test part, drawn once (default: {_TEST_SHARE})",
         )
 
     @classmethod
     def configured(cls, options: Options, context: SourceContext) -> Dataset:
-        """All pictures under the path."""
+        """Read all pictures under the path."""
         path = Path(context.argument).expanduser()
         return context.normalise_images(read_folder(path, options.size, options.test_share))

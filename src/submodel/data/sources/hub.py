@@ -47,26 +47,26 @@ _LABEL_COLUMNS = ("label", "labels", "fine_label")
 
 
 def content_of(options: Any, features: Mapping[str, Any], where: str) -> Content:
-    """What a dataset is, by the types of its columns and by what is asked of it."""
+    """Determine the content of a dataset from the types of its columns and the options."""
     if any(isinstance(kind, _package().Image) for kind in features.values()):
         return "images"
     if options.target is not None and options.column is not None:
-        raise ConfigError("data.target: is of a table, and data.column of text; leave one out")
+        raise ConfigError("data.target: is for a table, and data.column for text; leave one out")
     if options.target is not None:
         return "table"
     if options.column is None:
         raise ConfigError(
             f"data.column: {where} has no images among its columns {', '.join(features)}; "
-            "set data.column to that of texts, or data.target to what is to be told"
+            "set data.column to the column of texts, or data.target to the target column"
         )
     return "text"
 
 
 def check_keys(options: Any, content: Content, where: str) -> None:
-    """Raise for keys that go with another kind of dataset."""
+    """Raise for keys of another kind of dataset."""
     other_keys = {key for keys in _KEYS.values() for key in keys} - set(_KEYS[content])
     problems = [
-        f"data.{key}: {where} is taken for {content}; leave it out"
+        f"data.{key}: {where} is read as {content}; leave it out"
         for key in type(options).model_fields
         if key in other_keys and getattr(options, key) is not None
     ]
@@ -74,7 +74,7 @@ def check_keys(options: Any, content: Content, where: str) -> None:
 
 
 def text_of(train: Any, test: Any | None, options: Any, context: SourceContext) -> Dataset:
-    """The texts of a column as sequences of tokens; without a test part, their ends are it."""
+    """Build sequences from a column of texts; without a test part, from their ends for testing."""
     where = f"hf:{context.argument}"
     tokens = options.tokens or "bytes"
     keys = ("length", "least", *TOKENS.find(tokens).options.model_fields)
@@ -98,7 +98,7 @@ def text_of(train: Any, test: Any | None, options: Any, context: SourceContext) 
 
 
 def table_of(train: Any, test: Any | None, options: Any, context: SourceContext) -> Dataset:
-    """The columns as numbers; without a test part, some rows are it."""
+    """Convert the columns to numbers; without a test part, some rows are for testing."""
     where = f"hf:{context.argument}"
     share = _test_share(test, options, 0.2, where)
     keys = ("target", "columns", "client", "kind", "standardise", "missing")
@@ -116,7 +116,7 @@ def table_of(train: Any, test: Any | None, options: Any, context: SourceContext)
 
 
 def _test_share(test: Any | None, options: Any, default: float, where: str) -> float | None:
-    """The share for testing where there is no part for it; None where there is."""
+    """Return the share for testing if there is no test part; otherwise None."""
     if test is None:
         return default if options.test_share is None else float(options.test_share)
     if options.test_share is not None:
@@ -125,7 +125,7 @@ def _test_share(test: Any | None, options: Any, default: float, where: str) -> f
 
 
 def _columns(part: Any, names: list[str], where: str, client: str | None) -> dict[str, Column]:
-    """The columns of these names that there are, in order; others are named elsewhere."""
+    """Return the named columns that exist, in order; missing ones are reported elsewhere."""
     if not len(part):
         raise DataError(f"{where}: a part without examples")
     columns = {
@@ -139,8 +139,8 @@ def _columns(part: Any, names: list[str], where: str, client: str | None) -> dic
 
 
 def _column(values: list[Any], feature: Any, where: str) -> Column:
-    """Numbers, or words; a missing one is not a number, or empty."""
-    if hasattr(feature, "int2str"):  # class labels, which have names
+    """Convert values to numbers or words; a missing one becomes NaN, or empty."""
+    if hasattr(feature, "int2str"):  # named class labels
         return word_column([feature.int2str(v) if v is not None and v >= 0 else "" for v in values])
     if all(value is None or isinstance(value, int | float) for value in values):
         numbers = [np.nan if value is None else float(value) for value in values]
@@ -161,13 +161,13 @@ def _package() -> Any:
 
 
 def read_hub(name: str, path: Path | None, label: str) -> ImageSet:
-    """The images of ``owner/name``, or of what was saved to ``path``."""
+    """Read the images of ``owner/name``, or of a dataset saved to ``path``."""
     where = f"hf:{name}"
     return _image_set(*two_parts(load_splits(name, path), where), label, None, where)
 
 
 def load_splits(name: str, path: Path | None) -> Any:
-    """The splits of a dataset of the hub, or of one saved to ``path``."""
+    """Load the splits of a dataset of the hub, or of one saved to ``path``."""
     if path is None:
         check_may_fetch(f"hf:{name}")
     datasets = _package()
@@ -176,7 +176,7 @@ def load_splits(name: str, path: Path | None) -> Any:
         if path is not None:
             return datasets.load_from_disk(str(path))
         return datasets.load_dataset(repository, configuration or None)
-    except Exception as error:  # whatever the network, the hub or a file format raises
+    except Exception as error:  # network, hub and file formats may raise anything
         first = str(error).strip().splitlines()[:1]
         reason = f"{type(error).__name__}: {first[0] if first else ''}"
         raise DataError(f"{path or f'hf:{name}'}: cannot be loaded: {reason}") from None
@@ -200,7 +200,7 @@ def _image_set(train: Any, test: Any, label: str | None, size: int | None, where
 
 
 def two_parts(splits: Any, where: str) -> tuple[Any, Any]:
-    """The training and the test part."""
+    """Return the training and the test part."""
     if not isinstance(splits, Mapping):
         raise DataError(f"{where}: one part only; want the splits 'train' and 'test'")
     train, test = some_parts(splits, where)
@@ -210,7 +210,7 @@ def two_parts(splits: Any, where: str) -> tuple[Any, Any]:
 
 
 def some_parts(splits: Any, where: str) -> tuple[Any, Any | None]:
-    """The training part, and the test part if there is one."""
+    """Return the training part, and the test part if there is one."""
     if not isinstance(splits, Mapping):
         return splits, None
     if "train" not in splits:
@@ -220,7 +220,7 @@ def some_parts(splits: Any, where: str) -> tuple[Any, Any | None]:
 
 
 def _label_column(datasets: Any, features: Mapping[str, Any], label: str | None, where: str) -> str:
-    """Which column holds the class labels: the one that is named, or the one that looks like it."""
+    """Return the column of class labels: the named one, or else the one that must be it."""
     labels = [name for name, kind in features.items() if isinstance(kind, datasets.ClassLabel)]
     if label is not None:
         if label not in features:
@@ -249,7 +249,7 @@ def _pictures(part: Any, column: str, size: int | None, where: str) -> list[Pixe
             pictures.append(decode(image, size))
     except SubmodelError:
         raise
-    except Exception as error:  # whatever decoding a stranger's bytes raises
+    except Exception as error:  # decoding untrusted bytes may raise anything
         reason = f"{type(error).__name__}: {error}"
         raise DataError(f"{where}: example {len(pictures)} has no whole image ({reason})") from None
     if not pictures:
@@ -260,7 +260,7 @@ def _pictures(part: Any, column: str, size: int | None, where: str) -> list[Pixe
 def _labels(
     train: Any, test: Any, column: str, where: str
 ) -> tuple[tuple[str, ...], tuple[Labels, Labels]]:
-    """The classes' names, and the labels of both parts as their positions among the names."""
+    """Return the classes' names, and the labels of both parts as positions among them."""
     label_lists = [list(part[column]) for part in (train, test)]
     names = getattr(train.features[column], "names", None)
     if names is None and all(isinstance(value, str) for part in label_lists for value in part):
@@ -282,10 +282,10 @@ def _labels(
 
 
 def read_in_memory(train: Any, test: Any) -> Dataset:
-    """A training and a test part of the package ``datasets`` that a program has.
+    """Convert a training and a test part of the package ``datasets`` in memory.
 
-    Images are normalised by the training part, as those of the hub. Of other columns, single
-    numbers stand side by side in one tensor; arrays are inputs by themselves.
+    Images are normalised by the training part, like those of the hub. Of other columns, single
+    numbers are stacked in one tensor; arrays are separate inputs.
     """
     package = _package()
     train, test = train.with_format(None), test.with_format(None)
@@ -302,7 +302,7 @@ def read_in_memory(train: Any, test: Any) -> Dataset:
     names = [name for name in features if name != label]
     parts = [{name: _numbers(part, name, where) for name in names} for part in (train, test)]
     if not names:
-        raise DataError(f"{where}: no column beside {label!r} to tell it from")
+        raise DataError(f"{where}: no feature column beside {label!r}")
     if all(array.ndim == 1 for array in parts[0].values()):
         inputs: list[Any] = [
             np.stack(list(columns.values()), axis=1, dtype=np.float32) for columns in parts
@@ -315,7 +315,7 @@ def read_in_memory(train: Any, test: Any) -> Dataset:
 
 
 def _numbers(part: Any, column: str, where: str) -> np.ndarray[Any, Any]:
-    """A column of numbers, or of arrays of one shape."""
+    """Return a column of numbers, or of arrays of one shape."""
     array = np.asarray(part.with_format("numpy")[:][column])
     if array.dtype.kind not in "biuf":
         raise DataError(
@@ -329,11 +329,11 @@ class Hub:
     """Images, text or a table of the Hugging Face hub, as a source."""
 
     class Options(Section):
-        """The keys of ``hf:NAME``; which go together follows from what the dataset holds."""
+        """The keys of ``hf:NAME``; the content of the dataset decides which of them apply."""
 
         choices = {"tokens": TOKENS}  # noqa: RUF012
 
-        path: PathText | None = Field(None, description="a dataset that was saved to disk")
+        path: PathText | None = Field(None, description="a dataset saved to disk")
         label: str | None = Field(None, description="of images: the column of class labels")
         size: Count | None = Field(None, description="of images: resize them to this square")
         column: str | None = Field(None, description="of text: the column of texts")
@@ -344,9 +344,9 @@ class Hub:
         least: Count | None = Field(
             None, description="of text: clients with fewer characters are left out"
         )
-        target: str | None = Field(None, description="of a table: the column to tell")
+        target: str | None = Field(None, description="of a table: target column")
         columns: list[str] | None = Field(
-            None, description="of a table: the columns to tell it from (default: all others)"
+            None, description="of a table: feature columns (default: all others)"
         )
         kind: Literal["numbers", "labels"] | None = Field(
             None,
@@ -356,16 +356,16 @@ class Hub:
             None, description="of a table's target of numbers (default: yes)"
         )
         missing: Missing = Field(None, description=f"of a table: {MISSING}")
-        client: str | None = Field(None, description="of text and tables: whose each row is")
+        client: str | None = Field(None, description="of text and tables: column of clients")
         test_share: Annotated[float, Field(gt=0, lt=1)] | None = Field(
             None,
-            description="of text and tables without a test split: the share that is for testing "
+            description="of text and tables without a test split: the share for testing "
             "(default: 0.1 of text, 0.2 of a table)",
         )
 
     @classmethod
     def configured(cls, options: Options, context: SourceContext) -> Dataset:
-        """The splits for training and testing."""
+        """Read the splits for training and testing."""
         where, path = f"hf:{context.argument}", options.path
         splits = load_splits(context.argument, None if path is None else Path(path))
         train, test = some_parts(splits, where)

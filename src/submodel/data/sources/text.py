@@ -1,4 +1,4 @@
-"""Text of one's own: a file, a folder with a file for every client, or a column of a table."""
+"""Text files: a file, a folder with a file per client, or a column of a table."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ _SHARE = 0.1
 
 
 class Text:
-    """Text under a path, as a source."""
+    """Text at a path, as a source."""
 
     class Options(TextOptions):
         """The keys of ``text:PATH``."""
 
         test_path: PathText | None = Field(
-            None, description="other text for testing, of the same kind, instead of test_share"
+            None, description="other text of the same kind for testing, instead of test_share"
         )
-        encoding: str = Field("utf-8", description="how the text is written, as latin-1")
+        encoding: str = Field("utf-8", description="encoding of the text, such as latin-1")
         column: str | None = Field(None, description="of .csv, .jsonl, .parquet: the texts")
         client: str | None = Field(
-            None, description="of .csv, .jsonl, .parquet: whose each text is"
+            None, description="of .csv, .jsonl, .parquet: the client of each text"
         )
 
         @model_validator(mode="after")
@@ -42,7 +42,7 @@ class Text:
 
     @classmethod
     def configured(cls, options: Options, context: SourceContext) -> Dataset:
-        """Sequences of the text."""
+        """Build the sequences of the text."""
         check_encoding(options.encoding)
         path = Path(context.argument).expanduser()
         test = None if options.test_path is None else Path(options.test_path).expanduser()
@@ -53,7 +53,7 @@ class Text:
 
         def read() -> tuple[Streams, Streams | None]:
             if context.encoding is not None:
-                return _read(path, options), ()  # all is for training
+                return _read(path, options), ()  # without a test part
             return _read(path, options), None if test is None else _read(test, options)
 
         files = tuple(file for one in paths for file in visible_files(one))
@@ -66,13 +66,13 @@ def _is_table(path: Path) -> bool:
 
 
 def _check_columns(path: Path, options: Text.Options) -> None:
-    """Columns for tables, and only for them."""
+    """Require columns for tables, and refuse them for other files."""
     if _is_table(path):
         if options.column is None:
-            raise ConfigError(f"data.column: which column of {path} holds the texts?")
+            raise ConfigError(f"data.column: name the column of {path} that holds the texts")
         return
     problems = [
-        f"data.{key}: goes with {', '.join(TABLES)} files; {path} is none"
+        f"data.{key}: is for {', '.join(TABLES)} files; {path} is not one"
         for key in ("column", "client")
         if getattr(options, key) is not None
     ]
@@ -82,5 +82,5 @@ def _check_columns(path: Path, options: Text.Options) -> None:
 def _read(path: Path, options: Text.Options) -> Streams:
     if not _is_table(path):
         return read_plain(path, options.encoding)
-    assert options.column is not None  # which was checked
+    assert options.column is not None  # checked before
     return read_table(path, options.encoding, options.column, options.client)

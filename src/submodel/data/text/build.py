@@ -1,8 +1,8 @@
-"""Text as a dataset: read, divided, encoded and cut into windows, or taken from the cache.
+"""Datasets of text: read, divided, encoded and cut into windows, or read from the cache.
 
-Windows of large texts are kept in a folder for every text, tokeniser and length, complete or not
-there. It is named by a hash of the files' paths, sizes and times and of the keys; a file that
-changes is encoded anew.
+The windows of a large text are cached in a folder per text, tokeniser and length, complete or
+absent. Its name is a hash of the files' paths, sizes and times and of the keys, so a changed file
+is encoded again.
 """
 
 from __future__ import annotations
@@ -51,23 +51,23 @@ from submodel.data.text.windows import (
 )
 
 _log = logging.getLogger(__name__)
-_VERSION = 1  # of what is kept: another reads nothing of this one
+_VERSION = 1  # of the cache's format: other versions are not read
 _INDEX = "index.json"
 _MOST_BYTES = 1 << 30
 Streams = Sequence[TextStream]
 Passage = tuple[int, TextStream]
-"""A part of a stream, of an owner by number; -1 is nobody."""
+"""A part of a stream, with the number of its owner; -1 means no owner."""
 
 
 class TextOptions(Section):
-    """How text becomes sequences of tokens: the keys that all sources of text share."""
+    """The keys that all sources of text share, for its conversion to sequences of tokens."""
 
     choices = {"tokens": TOKENS}  # noqa: RUF012
 
     tokens: str = Field("bytes", description=TOKENS.describe())
     length: Count = Field(64, description="tokens in a sequence")
     test_share: Annotated[float, Field(gt=0, lt=1)] = Field(
-        0.1, description="the end of every client's text that is for testing"
+        0.1, description="the final share of every client's text, used for testing"
     )
     least: Annotated[int, Field(ge=0, le=LARGEST)] = Field(
         0, description="clients with fewer characters are left out"
@@ -76,17 +76,17 @@ class TextOptions(Section):
 
 @dataclass(frozen=True)
 class TextPlan:
-    """A text that is to be read."""
+    """A text to be read."""
 
-    files: tuple[Path, ...]  # all that it is made of; others are read anew
-    read: Callable[[], tuple[Streams, Streams | None]]  # streams, and others that are for testing
-    keys: tuple[str, ...]  # of the options, all that shape the result but the tokeniser's own
-    where: str  # what errors call it
-    identity: str = ""  # what else tells it from others, where files do not
+    files: tuple[Path, ...]  # all its files; a change of any invalidates the cache
+    read: Callable[[], tuple[Streams, Streams | None]]  # streams, and separate ones for testing
+    keys: tuple[str, ...]  # the options that determine the result, except the tokeniser's own
+    where: str  # the name in errors
+    identity: str = ""  # distinguishes texts that are not files
 
 
 class TextIndex(BaseModel):
-    """What is known of the windows of a text; a file of the cache."""
+    """Index of the cached windows of a text; a file of the cache."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -95,22 +95,22 @@ class TextIndex(BaseModel):
     bytes_per_token: float
     length: int
     names: list[str]  # of the owners
-    train: list[list[int]]  # the number of an owner and of its windows, in order
+    train: list[list[int]]  # pairs of an owner's number and a number of windows, in order
     test: list[list[int]]
     left_out: int
 
 
 def build_text(plan: TextPlan, options: Any, encoding: Encoding | None = None) -> Dataset:
-    """The dataset of a text.
+    """Build the dataset of a text.
 
     Args:
-        plan: where the text is.
+        plan: the text.
         options: the section of the configuration, with the keys of `TextOptions`, of the source
             and of the tokeniser.
-        encoding: of the run, where the text is a device's own.
+        encoding: the encoding of the run, for a device's own text.
     """
     if encoding is not None and encoding.tokens is None:
-        raise ConfigError(f"--data: {plan.where}: the run's own data is no text, without tokens")
+        raise ConfigError(f"--data: {plan.where}: the run's own data is not text, so has no tokens")
     ours = TOKENS.is_ours(options.tokens) and encoding is None
     if ours and (index := read_index(folder := text_folder(text_key(plan, options, None)))):
         return _map_dataset(folder, index, plan)
@@ -142,12 +142,12 @@ def build_text(plan: TextPlan, options: Any, encoding: Encoding | None = None) -
 def make_tokeniser(
     options: Any, train: Sequence[Passage], tokens_of_run: str | None = None
 ) -> Tokeniser:
-    """The tokeniser that the options name.
+    """Make the tokeniser that the options name.
 
     Args:
-        options: name it.
+        options: the options.
         train: the text of the training part.
-        tokens_of_run: what the server's tokeniser is, where the text is a device's own.
+        tokens_of_run: the server's tokeniser as JSON, for a device's own text.
     """
     if tokens_of_run is not None and TOKENS.is_ours(options.tokens):
         return read_tokens(tokens_of_run)
@@ -159,22 +159,22 @@ def make_tokeniser(
     tokeniser = component.make(options, TokensContext(pieces, component.argument))
     if tokens_of_run is not None and tokeniser.to_json() != tokens_of_run:
         raise ConfigError(
-            f"--data: {options.tokens!r} makes another tokeniser here than on the server"
+            f"--data: {options.tokens!r} makes a different tokeniser here than on the server"
         )
     return tokeniser
 
 
 @dataclass(frozen=True)
 class Passages:
-    """All of the text that is used, as parts of streams with their owners' numbers."""
+    """All used text, as parts of streams with their owners' numbers."""
 
     names: tuple[str, ...]  # of the owners
     train: Sequence[Passage]
     test: Sequence[Passage]
-    left_out: int  # how many owners had too little
+    left_out: int  # number of owners with too little text
 
     def windows_size(self, length: int) -> int:
-        """Bytes in memory of inputs and targets, at most: a token has a byte or more."""
+        """Return an upper bound of the bytes of inputs and targets: a token has at least a byte."""
         rows = sum(count_windows(part.size, length) for _, part in (*self.train, *self.test))
         return rows * length * BYTES_PER_PLACE
 
@@ -182,9 +182,9 @@ class Passages:
 def divide_text(
     streams: Streams, test_streams: Streams | None, options: TextOptions, where: str
 ) -> Passages:
-    """The end of every stream for testing, or other streams; those too short left out."""
+    """Use the end of every stream, or other streams, for testing; leave out streams too short."""
     if not any(stream.characters for stream in streams):
-        raise DataError(f"{where}: there is no text in it")
+        raise DataError(f"{where}: it contains no text")
     longest = max(streams, key=lambda stream: stream.size)
     if options.length > longest.size:
         raise ConfigError(
@@ -212,12 +212,12 @@ def divide_text(
 
 
 class _Encoder:
-    """Passages on their way to windows: all tokens but the first of a passage are targets."""
+    """Encoder of passages: all tokens except the first of a passage are targets."""
 
     def __init__(self, tokeniser: Tokeniser) -> None:
         self._tokeniser, self._lengths = tokeniser, tokeniser.byte_lengths
         self.targets = self.target_bytes = 0
-        self.rows: list[tuple[int, int]] = []  # the owner and the windows of every passage
+        self.rows: list[tuple[int, int]] = []  # owner and number of windows of every passage
 
     def write(self, passage: Passage, length: int, sink: Callable[[Windows], None]) -> None:
         owner, stream = passage
@@ -263,7 +263,7 @@ def _encode(
     sinks: tuple[Callable[[Windows], None], Callable[[Windows], None]],
     plan: TextPlan,
 ) -> TextIndex:
-    """Give the windows of both parts to the sinks; owners without any for training are left out."""
+    """Send the windows of both parts to the sinks; leave out owners without training windows."""
     train, test = _Encoder(tokeniser), _Encoder(tokeniser)
     for encoder, part, sink in zip(
         (train, test), (passages.train, passages.test), sinks, strict=True
@@ -312,7 +312,7 @@ def _dataset(index: TextIndex, parts: Sequence[tuple[Tensor, Tensor]], plan: Tex
 
 
 def _owners(rows: list[list[int]]) -> NDArray[np.int64]:
-    """The owner of every window."""
+    """Return the owner of every window."""
     table = np.array(rows, dtype=np.int64).reshape(-1, 2)
     return np.repeat(table[:, 0], table[:, 1])
 
@@ -321,7 +321,7 @@ _ADAPTER = TypeAdapter(TextIndex)
 
 
 def text_key(plan: TextPlan, options: Any, tokens_json: str | None) -> str:
-    """A hash of all that encoded text follows from; ``tokens_json`` of others' tokenisers."""
+    """Hash everything that determines the encoded text; ``tokens_json`` of foreign tokenisers."""
     component = TOKENS.find(options.tokens)
     keys = (*plan.keys, *component.options.model_fields)
     files = [*plan.files]
@@ -347,12 +347,12 @@ def _identity(file: Path) -> list[Any]:
 
 
 def text_folder(key: str) -> Path:
-    """Where a text is kept."""
+    """Return the cache folder of a text."""
     return cache_folder() / "text" / key
 
 
 def read_index(folder: Path) -> TextIndex | None:
-    """What is kept in a folder; None where there is nothing."""
+    """Read the index in a folder; None if the folder does not exist."""
     if not folder.is_dir():
         return None
     try:
@@ -362,14 +362,14 @@ def read_index(folder: Path) -> TextIndex | None:
 
 
 def keep_text(folder: Path, write: Callable[[Path], TextIndex]) -> TextIndex:
-    """Let ``write`` fill a folder beside this one, then rename: nobody ever sees half of it."""
+    """Let ``write`` fill a temporary folder, then rename it, so that none is seen incomplete."""
     partial = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
     with keeping_in(folder.parent):
         try:
             partial.mkdir()
             index = write(partial)
             write_text(partial / _INDEX, index.model_dump_json())
-            if not folder.exists():  # else another process was first, with the same
+            if not folder.exists():  # otherwise another process has written the same
                 partial.rename(folder)
         finally:
             shutil.rmtree(partial, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Streams of text: one for every owner, read in pieces from files or columns of tables."""
+"""Streams of text: one per owner, read in pieces from files or columns of tables."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from submodel.data.tables import Rows, list_names, read_rows
 from submodel.data.text.tokens import HALVES
 
 PIECE = 1 << 16
-"""Characters that are read and encoded at a time, about; tokenisers slow down on longer texts."""
+"""Approximate number of characters encoded at once; tokenisers slow down on longer texts."""
 
 
 @dataclass(frozen=True)
 class TextStream:
     """The text of one owner."""
 
-    owner: str  # "" where text is nobody's
-    where: str  # what errors call it, as the file
-    pieces: Callable[[], Iterator[str]]  # gives the text from its beginning, in pieces
+    owner: str  # "" for text without an owner
+    where: str  # the name in errors, such as the file
+    pieces: Callable[[], Iterator[str]]  # reads the text from its beginning, in pieces
     characters: int
-    size: int  # in bytes, as UTF-8; of a part, at most
-    start: int = 0  # of a part: its place in the whole
+    size: int  # in bytes of UTF-8; of a part, an upper bound
+    start: int = 0  # of a part: its position in the whole
 
     def part(self, start: int, stop: int) -> Iterator[str]:
-        """The characters from ``start`` up to ``stop``, in pieces."""
+        """Yield the characters from ``start`` to ``stop``, in pieces."""
         place = 0
         for piece in self.pieces():
             text = piece[max(start - place, 0) : max(stop - place, 0)]
@@ -41,7 +41,7 @@ class TextStream:
                 return
 
     def cut(self, start: int, stop: int) -> TextStream:
-        """A part as a stream of its own; a character has four bytes at most."""
+        """Return a part as another stream; its size assumes at most four bytes per character."""
         size = min(4 * (stop - start), self.size)
         return replace(
             self, pieces=partial(self.part, start, stop), characters=stop - start, size=size,
@@ -50,7 +50,7 @@ class TextStream:
 
 
 def measured_stream(owner: str, where: str, texts: Callable[[], Iterable[str]]) -> TextStream:
-    """A stream of texts that are given whenever they are asked for, read once for its length.
+    """Make a stream of texts that can be read repeatedly; they are read once for the length.
 
     >>> stream = measured_stream("a", "here", lambda: ["some", " né"])
     >>> stream.characters, stream.size, "".join(stream.part(5, 7))
@@ -64,12 +64,12 @@ def measured_stream(owner: str, where: str, texts: Callable[[], Iterable[str]]) 
 
 
 def text_stream(owner: str, where: str, text: str) -> TextStream:
-    """A stream of a text that is in memory."""
+    """Make a stream of a text in memory."""
     return measured_stream(owner, where, lambda: [text])
 
 
 def split_pieces(texts: Iterable[str]) -> Iterator[str]:
-    r"""The same text in pieces of at most `PIECE` characters, cut at line ends where it can be.
+    r"""Yield the text in pieces of at most `PIECE` characters, cut at line ends if possible.
 
     >>> [len(piece) for piece in split_pieces(["a" * 10 + "\n", "b" * PIECE])]
     [11, 65536]
@@ -86,16 +86,16 @@ def split_pieces(texts: Iterable[str]) -> Iterator[str]:
 
 
 def check_exists(path: Path) -> None:
-    """Raise where there is nothing."""
+    """Raise if the path does not exist."""
     if not path.exists():
         raise DataError(f"{path}: no such file or folder")
 
 
 def read_plain(path: Path, encoding: str) -> list[TextStream]:
-    """One stream of a file, which is nobody's; of a folder, one for each file in it.
+    """Return one stream of a file, without an owner; of a folder, one for each file.
 
-    Files of a folder are owners by their path in it, in the order of their names; hidden ones are
-    left alone.
+    The owner of a folder's file is its path in the folder, in alphabetical order; hidden files are
+    skipped.
     """
     check_exists(path)
     if not path.is_dir():
@@ -109,7 +109,7 @@ def read_plain(path: Path, encoding: str) -> list[TextStream]:
 
 
 def visible_files(path: Path) -> list[Path]:
-    """A file itself; all files of a folder and its folders but for hidden ones."""
+    """Return the file itself; of a folder, all files in it and below that are not hidden."""
     if not path.is_dir():
         return [path]
     return sorted(
@@ -120,7 +120,7 @@ def visible_files(path: Path) -> list[Path]:
 
 
 def read_table(path: Path, encoding: str, column: str, client: str | None) -> list[TextStream]:
-    """The texts of a column, a line each: one stream, or one for every value of ``client``."""
+    """Return the texts of a column as lines: one stream, or one per value of ``client``."""
     check_exists(path)
     rows = partial(read_rows, path, encoding, {column, client} - {None})
     return column_streams(path, rows, column, client)
@@ -129,7 +129,7 @@ def read_table(path: Path, encoding: str, column: str, client: str | None) -> li
 def column_streams(
     where: Path | str, rows: Callable[[], Rows], column: str, client: str | None
 ) -> list[TextStream]:
-    r"""The texts of a column of any table, as `read_table` has them.
+    r"""Return the texts of a column of any table, as `read_table` does.
 
     >>> rows = [{"text": "a", "by": 1}, {"text": "b", "by": 2}, {"text": "c", "by": 1}]
     >>> [(s.owner, *s.pieces()) for s in column_streams("here", lambda: iter(rows), "text", "by")]
@@ -154,7 +154,7 @@ def column_streams(
 def _read_row(
     where: Path | str, number: int, row: Mapping[str, Any], column: str, client: str | None
 ) -> tuple[str, str]:
-    """The owner of a row, "" without a column of clients, and its text as a line."""
+    """Return the owner of a row, "" without a column of clients, and its text as a line."""
     for name, key in ((client, "client"), (column, "column")):
         if name is None:
             continue
@@ -163,12 +163,10 @@ def _read_row(
                 f"data.{key}: {where} has no {name!r} in row {number:,}, only {list_names(row)}"
             )
         if row[name] is None or (isinstance(row[name], float) and math.isnan(row[name])):
-            raise DataError(f"{where}: row {number:,}: {name} is empty; leave such rows out")
+            raise DataError(f"{where}: row {number:,}: {name} is empty; remove such rows")
     text = row[column]
     if not isinstance(text, str):
-        raise DataError(
-            f"{where}: row {number:,}: {column} is {plain(repr(text), 60)}, which is no text"
-        )
+        raise DataError(f"{where}: row {number:,}: {column} is {plain(repr(text), 60)}, not a text")
     if HALVES.search(text):
         raise DataError(f"{where}: row {number:,}: {column} holds half a character (a surrogate)")
     if client is None:

@@ -1,4 +1,4 @@
-"""Tokenisers: text as whole numbers and back."""
+"""Tokenisers: conversion of text to whole numbers and back."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from submodel.data.builtin_data import TOKENS
 TokenArray = NDArray[np.int32]
 ByteLengths = NDArray[np.int64]
 HALVES = re.compile("[\ud800-\udfff]")
-"""Half characters (surrogates), which no text in a file has."""
+"""Half characters (surrogates), which no text in a file contains."""
 _JSON = TypeAdapter(dict[str, Any])
 _CODE_POINTS = 0x110000
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 _MOST_TOKENS = 10_000_000
-_WORD_STARTS = "\N{LOWER ONE EIGHTH BLOCK}"  # of SentencePiece: a space before a word
+_WORD_STARTS = "\N{LOWER ONE EIGHTH BLOCK}"  # SentencePiece's mark of a space before a word
 _BYTES = 256
 _PARALLELISM = "TOKENIZERS_PARALLELISM"
 _MOST_BYTES = 256 << 20
 
 
 class NoTokenError(DataError):
-    """A piece of text that a tokeniser has no token for, where it is in the text, and why."""
+    """A piece of text without a token, with its position and the reason."""
 
     def __init__(self, piece: str, position: int, reason: str) -> None:
         self.piece, self.position, self.reason = piece, position, reason
@@ -45,36 +45,36 @@ class NoTokenError(DataError):
 
 
 class Tokeniser(Protocol):
-    """Text as tokens: whole numbers from 0 to ``vocabulary`` - 1."""
+    """Conversion of text to tokens: whole numbers from 0 to ``vocabulary`` - 1."""
 
     @property
     def vocabulary(self) -> int:
-        """How many different tokens there are."""
+        """Number of different tokens."""
 
     @property
     def byte_lengths(self) -> ByteLengths:
-        """How many bytes of text (as UTF-8) each token stands for."""
+        """Number of bytes of text (UTF-8) of each token."""
 
     def encode(self, text: str) -> TokenArray:
-        """The tokens of a text; raises `NoTokenError` where there is none."""
+        """Return the tokens of a text; raises `NoTokenError` if a character has none."""
 
     def decode(self, numbers: Sequence[int] | TokenArray) -> str:
-        """The text of tokens."""
+        """Return the text of tokens."""
 
     def to_json(self) -> str:
-        """The whole tokeniser."""
+        """Return the complete tokeniser as JSON."""
 
 
 @dataclass(frozen=True)
 class TokensContext:
-    """What a tokeniser is made from, beside its own keys."""
+    """The context in which a tokeniser is made, beside its own keys."""
 
-    pieces: Callable[[], Iterable[str]]  # gives the text of the training part, in pieces
-    argument: str = ""  # what follows the colon in the name, as in file:PATH
+    pieces: Callable[[], Iterable[str]]  # reads the text of the training part, in pieces
+    argument: str = ""  # the text after the colon in the name, as in file:PATH
 
 
 def read_tokens(text: str) -> Tokeniser:
-    """A tokeniser of ours from the JSON that its ``to_json`` wrote.
+    """Read a built-in tokeniser from the JSON of its ``to_json``.
 
     >>> read_tokens('{"tokens": "bytes"}').vocabulary
     256
@@ -92,7 +92,7 @@ def read_tokens(text: str) -> Tokeniser:
 
 @dataclass(frozen=True)
 class ByteTokens:
-    """Every byte of the text as UTF-8 is a token: any text has tokens, and nothing is learned.
+    """Every byte of the text in UTF-8 is a token: any text has tokens, and nothing is learned.
 
     >>> ByteTokens().encode("né").tolist()
     [110, 195, 169]
@@ -102,34 +102,34 @@ class ByteTokens:
 
     @classmethod
     def configured(cls, options: Section, context: TokensContext) -> Self:  # noqa: ARG003
-        """Whatever the text."""
+        """Make the tokeniser; it does not depend on the text."""
         return cls()
 
     @property
     def vocabulary(self) -> int:
-        """The values of a byte."""
+        """Number of values of a byte."""
         return _BYTES
 
     @property
     def byte_lengths(self) -> ByteLengths:
-        """One each."""
+        """One byte each."""
         return np.ones(_BYTES, dtype=np.int64)
 
     def encode(self, text: str) -> TokenArray:
-        """The bytes of the text."""
+        """Return the bytes of the text."""
         return np.frombuffer(text.encode("utf-8"), dtype=np.uint8).astype(np.int32)
 
     def decode(self, numbers: Sequence[int] | TokenArray) -> str:
-        """The text; bytes that are no UTF-8, as where a character was cut, become U+FFFD."""
+        """Return the text; invalid UTF-8, as of an incomplete character, becomes U+FFFD."""
         return np.asarray(numbers, dtype=np.uint8).tobytes().decode("utf-8", "replace")
 
     def to_json(self) -> str:
-        """Its name, which says all."""
+        """Return its name as JSON."""
         return json.dumps({"tokens": "bytes"})
 
     @classmethod
     def from_json(cls, text: str) -> Self:  # noqa: ARG003
-        """There is only one."""
+        """Make the only such tokeniser."""
         return cls()
 
 
@@ -153,11 +153,11 @@ class CharacterTokens:
 
     @classmethod
     def configured(cls, options: Section, context: TokensContext) -> Self:  # noqa: ARG003
-        """The characters of the training part.
+        """Make the tokeniser for the characters of the training part.
 
-        Characters that it has only once share the unknown token, which is so trained, and which
-        characters of the test part alone become as well. Where there are none, there is no
-        unknown token either, and such a character is an error.
+        Characters that occur there once share the unknown token, which is thus trained, with
+        characters that occur only in the test part. If no character occurs once, there is no
+        unknown token, and a new character is an error.
         """
         counts = np.zeros(_CODE_POINTS, dtype=np.int64)
         for piece in context.pieces():
@@ -166,7 +166,7 @@ class CharacterTokens:
         common = np.flatnonzero(counts > 1)
         if not len(common):
             raise DataError(
-                "data.tokens: 'characters' are learned, but the training part has none twice"
+                "data.tokens: 'characters' are learned, but no training character repeats"
             )
         return cls("".join(map(chr, common)), bool((counts == 1).any()))
 
@@ -176,17 +176,17 @@ class CharacterTokens:
 
     @property
     def vocabulary(self) -> int:
-        """The characters, and the unknown token if there is one."""
+        """Number of characters, plus one with an unknown token."""
         return len(self.alphabet) + self.unknown
 
     @property
     def byte_lengths(self) -> ByteLengths:
-        """Of each character as UTF-8."""
+        """Bytes of each character in UTF-8; 1 for the unknown token."""
         lengths = [len(character.encode("utf-8")) for character in self.alphabet]
         return np.array(lengths + [1] * self.unknown, dtype=np.int64)
 
     def encode(self, text: str) -> TokenArray:
-        """The numbers of the characters."""
+        """Return the numbers of the characters."""
         points = _code_points(text)
         numbers = np.searchsorted(self._points, points).astype(np.int32)
         near = self._points[np.minimum(numbers, len(self._points) - 1)]
@@ -199,22 +199,22 @@ class CharacterTokens:
         return numbers
 
     def decode(self, numbers: Sequence[int] | TokenArray) -> str:
-        """The text; the unknown token becomes U+FFFD."""
+        """Return the text; the unknown token becomes U+FFFD."""
         characters = self.alphabet + _REPLACEMENT * self.unknown
         return "".join(characters[number] for number in np.asarray(numbers).tolist())
 
     def to_json(self) -> str:
-        """The alphabet."""
+        """Return the alphabet as JSON."""
         content = {"tokens": "characters", "alphabet": self.alphabet, "unknown": self.unknown}
         return json.dumps(content)
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """What `to_json` wrote."""
+        """Read the JSON of `to_json`."""
         content = parse_typed(_ALPHABET, text)
         points = sorted(set(content.alphabet))
         if not points or "".join(points) != content.alphabet or HALVES.search(content.alphabet):
-            raise DataError("alphabet: want different characters, ascending")
+            raise DataError("alphabet: want different characters in ascending order")
         return cls(content.alphabet, content.unknown)
 
 
@@ -237,7 +237,7 @@ if TYPE_CHECKING:
 
 
 def tokenizers_package() -> Any:
-    """The package, or the extra that brings it."""
+    """Import the package; a missing one is an error that names the extra."""
     with needs_extra("text", "data.tokens: 'bpe' and 'file:PATH'"):
         import tokenizers
     return tokenizers
@@ -245,23 +245,23 @@ def tokenizers_package() -> Any:
 
 @contextmanager
 def refusing(where: str) -> Iterator[None]:
-    """Whatever the package raises, Rust's panics included, as a `DataError`."""
+    """Turn any error of the package, Rust's panics included, into a `DataError`."""
     try:
         yield
     except SubmodelError:
         raise
     except BaseException as error:
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
-            raise  # Ctrl-C and the like
+            raise  # such as KeyboardInterrupt
         raise DataError(f"{where}: {plain(error)}") from None
 
 
 @dataclass(frozen=True)
 class LibraryTokens:
-    """A tokeniser as its JSON says."""
+    """A tokeniser of the package `tokenizers`, given as JSON."""
 
     name: ClassVar[str] = "file"
-    has_every_byte: ClassVar[bool] = False  # then no character can be without a token
+    has_every_byte: ClassVar[bool] = False  # whether every character has tokens
     json_text: str
 
     @cached_property
@@ -279,7 +279,7 @@ class LibraryTokens:
 
     @cached_property
     def vocabulary(self) -> int:
-        """The largest number of a token, and one for nought."""
+        """The largest number of a token, plus one."""
         largest = max(self._by_number, default=-1) + 1
         if not 0 < largest <= _MOST_TOKENS:
             raise DataError(f"{largest:,} tokens; want 1 to {_MOST_TOKENS:,}")
@@ -287,9 +287,9 @@ class LibraryTokens:
 
     @cached_property
     def byte_lengths(self) -> ByteLengths:
-        """Of each token as its decoder spells it; marks that stand for no text count nothing.
+        """Bytes of each token as its decoder spells it; special tokens have none.
 
-        A tokeniser that drops spaces has none to count.
+        Spaces that a tokeniser drops are not counted.
         """
         description = json.loads(self._tokenizer.to_str())
         kinds = set(_kinds(description.get("decoder")))
@@ -311,7 +311,7 @@ class LibraryTokens:
         return lengths
 
     def encode(self, text: str) -> TokenArray:
-        """The tokens, without any that mark a beginning or an end."""
+        """Return the tokens, without marks of a beginning or an end."""
         if not self.has_every_byte:
             self._check(text)
         with refusing("data.tokens: the tokeniser fails"):
@@ -320,10 +320,10 @@ class LibraryTokens:
 
     @cached_property
     def _usable_characters(self) -> set[str]:
-        return set()  # as far as they came up
+        return set()  # filled as characters occur
 
     def _check(self, text: str) -> None:
-        """Raise for characters without a token, which models without an unknown one skip."""
+        """Raise for a character without a token, which models without an unknown token skip."""
         for character in sorted(set(text) - self._usable_characters):
             if self._is_skipped(character):
                 place = text.index(character)
@@ -331,8 +331,8 @@ class LibraryTokens:
             self._usable_characters.add(character)
 
     def _is_skipped(self, character: str) -> bool:
-        """Whether it reaches the model, which makes nothing of it; spaces may go before that."""
-        twice = 2 * character  # as the beginning of a word and as its end
+        """Tell whether a character reaches the model but gets no token; spaces may be dropped."""
+        twice = 2 * character  # at the beginning and at the end of a word
         with refusing("data.tokens: the tokeniser fails"):
             if self._tokenizer.encode(twice, add_special_tokens=False).ids:
                 return False
@@ -341,28 +341,28 @@ class LibraryTokens:
             return bool(text.strip() if splitter is None else splitter.pre_tokenize_str(text))
 
     def decode(self, numbers: Sequence[int] | TokenArray) -> str:
-        """The text."""
+        """Return the text."""
         ids = np.asarray(numbers).tolist()
         text: str = self._tokenizer.decode(ids, skip_special_tokens=False)
         return text
 
     def to_json(self) -> str:
-        """The whole tokeniser, as the package describes it."""
+        """Return the complete tokeniser, in the format of the package."""
         return json.dumps({"tokens": self.name, "tokenizer": json.loads(self.json_text)})
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """What `to_json` wrote."""
+        """Read the JSON of `to_json`."""
         content = parse_typed(_JSON, text)
         if content.keys() != {"tokens", "tokenizer"} or content["tokens"] != cls.name:
             raise UnreadableError(f"want the keys tokens, which is {cls.name!r}, and tokenizer")
         tokeniser = cls(json.dumps(content["tokenizer"]))
-        _ = tokeniser.vocabulary  # it can be read
+        _ = tokeniser.vocabulary  # raises if it cannot be read
         return tokeniser
 
 
 def _kinds(decoder: Any) -> Iterator[str]:
-    """The types of a decoder and of those that it is made of."""
+    """Yield the types of a decoder and of its parts."""
     if isinstance(decoder, dict):
         yield str(decoder.get("type"))
         for part in decoder.get("decoders", []):
@@ -371,9 +371,9 @@ def _kinds(decoder: Any) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class BpeTokens(LibraryTokens):
-    """Byte-level byte-pair encoding, as GPT-2's: 256 bytes, and pairs of tokens that are common.
+    """Byte-level byte-pair encoding, like GPT-2's: 256 bytes, and frequent pairs of tokens.
 
-    Every text has tokens, and decoding gives the same text.
+    Every text has tokens, and decoding restores the text.
     """
 
     name: ClassVar[str] = "bpe"
@@ -383,12 +383,12 @@ class BpeTokens(LibraryTokens):
         """The keys of ``bpe``."""
 
         vocabulary: Annotated[int, Field(ge=_BYTES, le=1_000_000)] = Field(
-            1024, description="bpe: the most tokens; fewer where the text has no more pairs"
+            1024, description="bpe: the largest number of tokens; fewer if the text has fewer pairs"
         )
 
     @classmethod
     def configured(cls, options: Options, context: TokensContext) -> Self:
-        """Trained on the training part."""
+        """Train the tokeniser on the training part."""
         package = tokenizers_package()
         tokenizer = package.Tokenizer(package.models.BPE())
         tokenizer.pre_tokenizer = package.pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -405,7 +405,7 @@ class BpeTokens(LibraryTokens):
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Without threads of the package, which warns of them in processes that are forked later."""
+    """Disable threads of the package, which warns of them in processes forked later."""
     before = os.environ.get(_PARALLELISM)
     os.environ[_PARALLELISM] = "false"
     try:
@@ -423,11 +423,11 @@ class FileTokens(LibraryTokens):
 
     @classmethod
     def configured(cls, options: Section, context: TokensContext) -> Self:  # noqa: ARG003
-        """As the file says."""
+        """Read the file."""
         path = Path(context.argument).expanduser()
         try:
             tokeniser = cls(read_text(path, _MOST_BYTES))
-            _ = tokeniser.vocabulary  # it can be read
+            _ = tokeniser.vocabulary  # raises if it cannot be read
         except (UnreadableError, DataError) as error:
             raise ConfigError(f"data.tokens: {path}: {error}") from None
         return tokeniser

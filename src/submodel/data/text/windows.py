@@ -1,9 +1,9 @@
 """Sequences of equal length from streams of tokens, each with the tokens that follow.
 
-A stream of n tokens is cut every ``length`` tokens into windows of ``length`` + 1, so that each of
-its tokens but the first is a target once. Windows never cross streams. They are in memory where
-they are few, else in files that are mapped: the pages that a batch needs are read when it is made,
-and the system drops them again when memory is short.
+A stream of n tokens is cut every ``length`` tokens into windows of ``length`` + 1, so that every
+token except the first is a target once. Windows never cross streams. Few windows are kept in
+memory, many in mapped files: a batch reads the pages that it needs, and the system releases them
+when memory is short.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from submodel.data.parts import NO_TARGET
 from submodel.data.text.tokens import TokenArray
 
 PADDING = 0
-"""What stands in the inputs where a window has no more tokens."""
+"""Input at places after the last token of a window."""
 LARGE = 64 << 20
-"""Bytes of inputs and targets above which they are in files."""
+"""Bytes of inputs and targets above which they are kept in files."""
 BYTES_PER_PLACE = 16
-"""Of an input and its target in memory, 64 bits each: what embeddings and losses take."""
+"""Bytes of an input and its target in memory: 64 bits each, as embeddings and losses require."""
 _TYPES: dict[str, np.dtype[Any]] = {"x": np.dtype(np.int32), "y": np.dtype(np.int64)}
-"""In files; embeddings take 32 bits as well."""
+"""Types in files; embeddings accept 32 bits as well."""
 
 
 class Windows(NamedTuple):
@@ -40,7 +40,7 @@ class Windows(NamedTuple):
 
 
 def count_windows(tokens: int, length: int) -> int:
-    """How many windows a stream of so many tokens gives.
+    """Return the number of windows of a stream of tokens.
 
     >>> [count_windows(tokens, 4) for tokens in (0, 1, 2, 5, 6, 9)]
     [0, 0, 1, 1, 2, 2]
@@ -49,7 +49,7 @@ def count_windows(tokens: int, length: int) -> int:
 
 
 def cut_windows(pieces: Iterable[TokenArray], length: int) -> Iterator[Windows]:
-    """The windows of the tokens of one stream, as they come; the last is filled up with padding.
+    """Yield the windows of one stream as they are complete; the last one is padded.
 
     >>> (windows,) = cut_windows([np.arange(5, dtype=np.int32)], 4)
     >>> windows.x.tolist(), windows.y.tolist()
@@ -74,7 +74,7 @@ def _shape(x: NDArray[np.int32], y: NDArray[np.signedinteger], length: int) -> W
 
 
 def stack_windows(windows: Sequence[Windows], length: int) -> tuple[Tensor, Tensor]:
-    """Inputs and targets in memory.
+    """Return inputs and targets in memory.
 
     >>> windows = Windows(np.zeros((1, 2), np.int32), np.ones((1, 2), np.int64))
     >>> stack_windows([windows], 2)[1].tolist()
@@ -87,11 +87,11 @@ def stack_windows(windows: Sequence[Windows], length: int) -> tuple[Tensor, Tens
 
 
 class WindowFiles:
-    """Windows in two .npy files, written from the beginning to the end, in a ``with`` statement.
+    """Writer of windows to two .npy files, from beginning to end; a context manager.
 
     Args:
-        folder: where; it is there.
-        part: ``train`` or ``test``, with which their names begin.
+        folder: an existing folder.
+        part: ``train`` or ``test``, the beginning of the files' names.
         length: of a sequence.
     """
 
@@ -109,7 +109,7 @@ class WindowFiles:
         np.lib.format.write_array_header_1_0(self._files[name], head)
 
     def append(self, windows: Windows) -> None:
-        """Write some more."""
+        """Append windows."""
         self._files["x"].write(np.ascontiguousarray(windows.x).data)
         self._files["y"].write(np.ascontiguousarray(windows.y).data)
         self._rows += len(windows.x)
@@ -118,7 +118,7 @@ class WindowFiles:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        """Say in their heads how many there are, for which numpy leaves room, and close them."""
+        """Write the final sizes to the headers, for which numpy leaves space; close the files."""
         for name, file in self._files.items():
             with file:
                 if error is None:
@@ -130,17 +130,17 @@ class WindowFiles:
 
 
 def array_file(folder: Path, part: str, name: str) -> Path:
-    """The file of the inputs (x) or targets (y) of a part."""
+    """Return the file of the inputs (x) or targets (y) of a part."""
     return folder / f"{part}.{name}.npy"
 
 
 def map_windows(folder: Path, part: str, rows: int, length: int) -> tuple[Tensor, Tensor]:
-    """Inputs and targets as views of their files; raises where these are damaged."""
+    """Return inputs and targets as views of their files; raises if these are damaged."""
     tensors = []
     for name, kind in _TYPES.items():
         file = array_file(folder, part, name)
         try:
-            # copy-on-write: nothing that is done to a tensor reaches the file
+            # copy-on-write: changes of a tensor never reach the file
             array = np.load(file, mmap_mode="c", allow_pickle=False)
         except (OSError, ValueError, EOFError) as error:
             raise DataError(f"{file}: damaged ({plain(error)}); delete {folder}") from None
