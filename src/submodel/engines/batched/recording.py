@@ -24,6 +24,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from submodel.core.randomness import seeded
 from submodel.model.axes.keep import DispatchMode
+from submodel.model.axes.record import storage
 
 READ = torch.ops.aten._local_scalar_dense.default
 """The operator that reads a value."""
@@ -194,7 +195,7 @@ class _Recorder(DispatchMode):
             return None
         if any(result is source for source in sources):
             return None  # it has a number already
-        source = next((s for s in sources if _memory(s) == _memory(result)), None)
+        source = next((s for s in sources if storage(s) == storage(result)), None)
         if source is not None and source.dtype != result.dtype:
             raise UnrecordableError("a view has another type")
         return self._enter(result, source)
@@ -233,11 +234,6 @@ def _refuse(func: OpOverload, args: Sequence[Any]) -> None:
 
 def _tensors(value: Any) -> list[Tensor]:
     return [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
-
-
-def _memory(tensor: Tensor) -> int:
-    memory: int = tensor.untyped_storage()._cdata
-    return memory
 
 
 Program = Callable[[Sequence[Tensor]], list[Tensor]]

@@ -145,9 +145,10 @@ class Replays:
             outcome = _repeat(history, inputs)
             return compute() if outcome is None else outcome
         usual = compute()
+        is_small = sum(tensor.numel() for tensor in inputs) <= kind.most_values
         if history.program is not None:
             _verify(history, inputs, usual)
-        elif history.steps == kind.usual_steps and _count(inputs) <= kind.most_values:
+        elif history.steps == kind.usual_steps and is_small:
             _record(history, inputs, compute, usual, self._fuse)
         return usual
 
@@ -157,10 +158,6 @@ def _has_hooks(module: nn.Module) -> bool:
     hooks = (hook for layer in module.modules() for place in HOOKS
              for hook in getattr(layer, place).values())  # fmt: skip
     return any(type(hook).__module__.partition(".")[0] != "submodel" for hook in hooks)
-
-
-def _count(tensors: Sequence[Tensor]) -> int:
-    return sum(tensor.numel() for tensor in tensors)
 
 
 def _repeat(history: _History, inputs: Sequence[Tensor]) -> StepOutcome | None:

@@ -85,7 +85,7 @@ class StackSlice:
         return StepOutcome(losses.detach(), counts, self.gradients(losses.sum()))
 
     def step(self, outcome: StepOutcome, work: LocalWork, lr: float) -> tuple[Tensor, list[float]]:
-        """Take w <- w - eta m (.) grad of every client, as `local.training.train_module` does.
+        """Take w <- w - eta m (.) grad of every client, as `tasks.training.train_module` does.
 
         Clients whose loss has no terms do not change. Return losses and counts.
         """
@@ -273,8 +273,9 @@ class Stack:
             yield from [None] * self._clients
             return
         by_name = {name: self._tensors[name] for name in self._trainable}
+        shapes = self._shapes  # keys below are number/name of a parameter
         apart = {
-            key: wide.to("cpu").contiguous().view(self._clients, *self._shapes[_parameter(key)])
+            key: wide.to("cpu").contiguous().view(self._clients, *shapes[key.partition("/")[2]])
             for key, wide in name_slots(self._optimiser, self._slots, by_name).items()
         }
         for client in range(self._clients):
@@ -286,11 +287,6 @@ def _local_parts(module: nn.Module, task: Task, names: Collection[str]) -> Mappi
     if task.local is not None:
         return task.local
     return {name: task.cut.part(name, module.get_buffer(name)) for name in names}
-
-
-def _parameter(key: str) -> str:
-    """The name of the parameter in the key of an optimiser state."""
-    return key.partition("/")[2]
 
 
 class StackedLoss:

@@ -222,7 +222,7 @@ def trace(
         gc.collect()  # the trace contains reference cycles with every layer's outputs
     if verify and not any(t.is_meta for t in (*weights.values(), *runs[0])):
         if not any(t.numel() for t in runs[0]):
-            raise ConfigError("example_inputs: the outputs are empty; give at least one example")
+            raise ConfigError("example_inputs: no output has a value; give at least one example")
         from submodel.model.axes.measure import measure  # it imports axes
 
         all_examples = [Example(module, example, outputs) for example in examples]

@@ -77,7 +77,7 @@ def build_module(
             small = _fill(factory(sizes.kept_counts), module, tensors)
         else:
             small = copy_module(module, tensors)
-            _correct(module, small, cut, sizes, in_doubt_to_user=resize is not None)
+            _correct(module, small, cut, sizes, allow_doubt=resize is not None)
             if resize is not None:
                 resize(small, sizes.kept_counts)
             if cut.axes.code_numbers is not None:
@@ -154,7 +154,7 @@ def _map_tensors(module: nn.Module, make: Callable[[str, Tensor], Tensor]) -> di
 
 
 def _correct(
-    module: nn.Module, small: nn.Module, cut: UnitCut, sizes: Sizes, *, in_doubt_to_user: bool
+    module: nn.Module, small: nn.Module, cut: UnitCut, sizes: Sizes, *, allow_doubt: bool
 ) -> None:
     """Correct the plain numbers that the copy has from the full model."""
     names = {id(p): name for name, p in module.named_parameters()}
@@ -171,7 +171,7 @@ def _correct(
                 where = f"{path or 'the model'} ({type(layer).__name__})"
                 layer_doubts = follow_integers(layer, path, sizes, numbers, allowed_values)
                 doubts += [f"{where}: {doubt}" for doubt in layer_doubts]
-    if not in_doubt_to_user:
+    if not allow_doubt:
         _refuse(doubts)
 
 

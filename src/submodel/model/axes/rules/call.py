@@ -152,6 +152,7 @@ def pointwise(call: Call) -> Results:
     return [common for _ in call.results]
 
 
+@cache
 def find_rule(operator: torch._ops.OpOverload) -> Rule | None:
     """The rule of an operator: by overload, by name, by the name without "_", or by its tag.
 
@@ -172,11 +173,6 @@ def find_rule(operator: torch._ops.OpOverload) -> Rule | None:
 
 
 @cache
-def _rule(operator: torch._ops.OpOverload) -> Rule | None:
-    return find_rule(operator)
-
-
-@cache
 def _parameters(operator: torch._ops.OpOverload) -> tuple[tuple[str, Any], ...]:
     """The arguments of an operator with their defaults."""
     return tuple((a.name, a.default_value) for a in operator._schema.arguments)
@@ -192,7 +188,7 @@ class OperatorWatch(DispatchMode):
     def _see(
         self, func: torch._ops.OpOverload, args: tuple[Any, ...], keywords: Mapping[str, Any]
     ) -> Any:
-        rule = _rule(func)
+        rule = find_rule(func)
         if rule is None:
             result = self._decompose(func, args, keywords)
             if result is not NotImplemented:
