@@ -1,4 +1,4 @@
-"""The public face: what it offers is documented, and what it is given is used or refused."""
+"""The public interface is documented, and its arguments are used or refused."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CONFIG: dict[str, Any] = {"train": {"rounds": 2}, "clients": {"capacities": [1, 
 
 
 def functions() -> dict[str, Any]:
-    """Every public function, and every public method of a public class."""
+    """List every public function, and every public method of a public class."""
     found: dict[str, Any] = {}
     for name in submodel.__all__:
         value = getattr(submodel, name)
@@ -68,7 +68,7 @@ def test_every_section_of_the_configuration_is_offered_and_typed() -> None:
 
 
 class Several(nn.Module):
-    """Two linear layers behind one of several kinds of answers."""
+    """Two linear layers with one of several types of outputs."""
 
     def __init__(self, kind: str) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The examples run, and show what they say that they show."""
+"""The examples run and show their stated results."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_a_model_of_one_author_is_adapted_to_others(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["heterofl", "fedrolex", "fjord"])
 def test_published_settings_make_their_model_and_refuse_nothing(name: str) -> None:
     draws, classes = torch.Generator().manual_seed(0), torch.arange(400) % 10
-    part = torch.randn(400, 3, 32, 32, generator=draws), classes  # in the place of CIFAR-10
+    part = torch.randn(400, 3, 32, 32, generator=draws), classes  # instead of CIFAR-10
     about = About("drawn", tuple("abcdefghij"), (0.5,) * 3, (0.25,) * 3)
     data = replace(dataset(part, part), about=about)
     whole = make_module(read(EXAMPLES / f"{name}.toml", []), context_of(data))

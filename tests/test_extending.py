@@ -1,4 +1,4 @@
-"""The recipes of docs/extending work as they stand; every kind of component is in the table."""
+"""The recipes of docs/extending work as written; every kind of component is in the table."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ KINDS: list[Registry[Any]] = [
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A working folder with the recipes' files."""
+    """Make a working folder with the recipes' files."""
     for name, code in FILES.items():
         (tmp_path / f"{name}.py").write_text(code)
         monkeypatch.delitem(sys.modules, name, raising=False)
@@ -82,12 +82,12 @@ def test_the_commands_are_there() -> None:
 
 
 def recipe(path: str) -> Any:
-    """The class of a recipe, by file and name."""
+    """Return the class of a recipe, by file and name."""
     return find(path, "recipe")
 
 
 def small_net(width: int = 8, outputs: int = 10) -> torch.nn.Module:
-    """A net for the digits."""
+    """Make a net for the digits."""
     first, last = torch.nn.Linear(64, width), torch.nn.Linear(width, outputs)
     return torch.nn.Sequential(torch.nn.Flatten(), first, last)
 

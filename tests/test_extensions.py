@@ -1,4 +1,4 @@
-"""Packages add commands, page sections and scales; without the laboratory its parts name it."""
+"""Packages add commands, page sections and scales; without the laboratory, its parts are named."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from submodel.comparison.plan import find_scale
 from submodel.core.errors import ConfigError, SubmodelError
 from submodel.report.page import document
 
-# Runs commands, one after another; with "alone" as if no other package was installed.
+# Run commands one after another; with "alone" as if no other package was installed.
 COMMANDS = """
 import importlib.metadata as metadata, json, sys
 if sys.argv[2] == "alone":
@@ -59,7 +59,7 @@ def test_without_the_laboratory_its_parts_name_the_package(tmp_path: Path) -> No
         assert line.startswith(f"error: {key}")
         assert line.endswith(": pip install submodel-lab")
     shown = " ".join(done.stdout.split())
-    assert shown.count("(needs submodel-lab)") == 4  # in its own help and in that of all
+    assert shown.count("(needs submodel-lab)") == 4  # in its own help and in the help of all
     assert not [*tmp_path.iterdir()]
 
 

@@ -1,4 +1,4 @@
-"""The tables of docs/fit.md are those of the records in results/fit."""
+"""The tables of docs/fit.md agree with the records in results/fit."""
 
 from __future__ import annotations
 

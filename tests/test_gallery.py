@@ -1,4 +1,4 @@
-"""The gallery: every scheme has its section and its pictures, which show what the scheme cuts."""
+"""The gallery: every scheme has a section and pictures that show its cuts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tools.packages import ROOT
 from submodel.schemes.builtin_schemes import SCHEMES
 
 PAGE = (ROOT / "docs/gallery.md").read_text("utf-8")
-TRAINED = {"importance", "pruned"}  # drawn from a run
+TRAINED = {"importance", "pruned"}  # from a run
 
 
 def test_every_scheme_has_its_section_and_its_picture() -> None:

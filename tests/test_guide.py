@@ -1,4 +1,4 @@
-"""Every program of docs/guide.md runs as it stands, is short, and does what the guide says."""
+"""Every program of docs/guide.md runs as written, is short, and has the stated result."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def check_squared_error(names: dict[str, Any]) -> None:
 def check_tokens(names: dict[str, Any]) -> None:
     line, tokens, targets = names["result"].history[-1], names["tokens"], names["targets"]
     with torch.no_grad():
-        logits = names["result"].model(tokens[300:])[:, :8]  # those that count
+        logits = names["result"].model(tokens[300:])[:, :8]  # counted lines
         loss = float(functional.cross_entropy(logits.flatten(0, 1), targets[300:, :8].flatten()))
     assert line["test_loss"] == pytest.approx(loss, rel=1e-5)
     assert line["test_perplexity"] == pytest.approx(math.exp(loss), rel=1e-5)

@@ -1,6 +1,7 @@
-"""The plain installation, which is a device's: what it does without, and what it says then.
+"""The plain installation, for devices: missing features and their messages.
 
-Every import of the source is declared, and the wheel holds what the command needs to start.
+Every import of the source is declared, and the wheel contains everything that the command needs to
+start.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parent.parent
 DISTRIBUTIONS = {"PIL": "pillow", "sklearn": "scikit-learn", "mlflow": "mlflow-skinny"}
-"""Those whose name is not that of what is imported."""
+"""Distributions whose name differs from their import."""
 
 HEAVY = ("scipy", "sklearn", "matplotlib")
 COMMANDS = f"""
@@ -60,7 +61,9 @@ def pictures(tmp_path: Path) -> Path:
 
 
 def test_a_device_needs_none_of_what_only_servers_have(tmp_path: Path, pictures: Path) -> None:
-    """What a device runs is there, a run does without curves, and the rest names the extra."""
+    """Everything for a device is there, a run works without curves, and other features name the
+    extra.
+    """
     given = [f"--set={text}" for text in (*SETTINGS, f"data.name=folder:{pictures}")]
     out = {name: str(tmp_path / name) for name in ("digits", "run", "compared", "study")}
     commands = [
@@ -83,15 +86,15 @@ def test_a_device_needs_none_of_what_only_servers_have(tmp_path: Path, pictures:
     assert (tmp_path / "run/summary.json").is_file()
     assert not (tmp_path / "run/curves.png").exists()
     assert "curves:" not in done.stdout
-    assert not (tmp_path / "compared/runs").exists()  # told before anything runs
+    assert not (tmp_path / "compared/runs").exists()  # reported before anything runs
 
 
 Imported = tuple[str, str]
-"""What is imported, and the extra that the place may need: empty for none, "*" for any."""
+"""Imports with the extra that a module may need: empty for none, "*" for any."""
 
 
 def _imports(tree: ast.AST, extra: str) -> Iterator[Imported]:
-    """All imports below a node. In a function the user may have asked for an extra."""
+    """Yield all imports below a node; inside a function, the user may have requested an extra."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.Import):
             yield from ((name.name, extra) for name in node.names)
@@ -112,7 +115,9 @@ def _imports(tree: ast.AST, extra: str) -> Iterator[Imported]:
 
 @pytest.mark.parametrize("package", ["src/submodel", "lab/submodel_lab"])
 def test_every_import_is_declared(package: str) -> None:
-    """Of the project, or of the extra that its place needs; not of another distribution's needs."""
+    """By the project, or by the extra of its module, not by the requirements of another
+    distribution.
+    """
     folder = ROOT / package
     settings = ROOT / "pyproject.toml" if "src" in package else folder.parent / "pyproject.toml"
     project = tomllib.loads(settings.read_text("utf-8"))["project"]
@@ -146,7 +151,7 @@ def _python(words: list[str], folder: Path, **variables: str) -> str:
 
 
 def test_a_wheel_starts(tmp_path: Path) -> None:
-    """It is built without a network, and finds the packages of this environment."""
+    """It is built without a network, and uses the packages of this environment."""
     build = f"import hatchling.build; hatchling.build.build_wheel({str(tmp_path)!r})"
     _python(["-c", build], ROOT)
     (wheel,) = tmp_path.glob("*.whl")

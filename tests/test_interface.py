@@ -1,4 +1,4 @@
-"""Nothing of the public interface is gone, and the page of its modules is that of the code."""
+"""Nothing of the public interface is missing, and the page of its modules agrees with the code."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TINY = ("data.examples=40", "data.test_examples=20", "clients.count=4", "clients
 
 
 def _missing(things: Things, others: Things) -> Things:
-    """What the others lack."""
+    """List the entries that the others lack."""
     missing = {t: [o for o in offers if o not in others.get(t, [])] for t, offers in things.items()}
     return {t: offers for t, offers in missing.items() if offers or t not in others}
 

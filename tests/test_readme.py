@@ -1,4 +1,4 @@
-"""The README is one screen, and its example trains as it stands."""
+"""The README is one screen, and its example trains as written."""
 
 from __future__ import annotations
 
@@ -39,4 +39,4 @@ def test_the_example_trains() -> None:
     assert (result.accuracy or 0) > 0.6
     small = result.submodel(capacity=0.5)
     assert [p.shape[0] for p in small.parameters()] == [64, 64, 10, 10]
-    assert names["net"][1].weight.shape == (128, 64)  # the own module is left alone
+    assert names["net"][1].weight.shape == (128, 64)  # the own module stays unchanged

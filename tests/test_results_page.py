@@ -1,4 +1,4 @@
-"""The pages in docs/results follow from the records in results/."""
+"""The pages in docs/results agree with the records in results/."""
 
 from __future__ import annotations
 

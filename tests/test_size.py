@@ -1,4 +1,4 @@
-"""The counts of tools/size.py: exact on a small package, and possible on ours."""
+"""The counts of tools/size.py: exact on a small package, and plausible on ours."""
 
 from __future__ import annotations
 

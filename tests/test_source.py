@@ -1,4 +1,4 @@
-"""Rules of the house that a reader cannot see in one place. Contract 9: nothing is unpickled."""
+"""Rules for the source that are not visible in one place. Contract 9: nothing is unpickled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The walk of one client's tensors, as docs/architecture.md has it: run, and held to a round."""
+"""The walk of one client's tensors in docs/architecture.md: it runs, and agrees with a round."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nets in a few lines, inputs and cuts for them, layouts in a line; one model of the zoo."""
+"""Short nets, inputs and cuts for them, layouts in a line; one model of the zoo."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class Entry:
 
     name: str
     factory: Callable[[], tuple[nn.Module, Inputs]]
-    outputs: Callable[[Any], Any] | None = None  # what of the result counts; None: all of it
+    outputs: Callable[[Any], Any] | None = None  # selects a part of the result; None: all of it
     mixes: bool = False  # a norm takes statistics over units that a cut may drop
-    refused: str | None = None  # words with which training refuses it
-    training: bool = False  # nothing in the zoo draws random numbers or keeps statistics then
+    refused: str | None = None  # expected error of training
+    training: bool = False  # then no net of the zoo draws random numbers or updates statistics
 
     def make(self) -> tuple[nn.Module, Inputs]:
-        """The model with fixed, nowhere trivial values, and its example inputs."""
+        """Make the model with fixed, non-trivial values, and its example inputs."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             module, inputs = self.factory()
@@ -39,7 +39,7 @@ class Entry:
         return module.train(self.training), inputs
 
     def result(self, module: nn.Module, inputs: Inputs) -> Any:
-        """What counts of the model's output."""
+        """Return the selected part of the model's output."""
         out = module(*inputs)
         return out if self.outputs is None else self.outputs(out)
 
@@ -49,7 +49,7 @@ class Entry:
 
 @torch.no_grad()
 def randomise(module: nn.Module) -> None:
-    """Fill biases, norms and running statistics too, so that a unit mixed up with another shows."""
+    """Also fill biases, norms and running statistics, so that mixed-up units are detected."""
     for parameter in module.parameters():
         if parameter.dim() >= 2:
             fan_in = parameter[0].numel()
@@ -68,7 +68,7 @@ CLASSES = 5
 
 
 class Net(nn.Module):
-    """What it holds, it is given; what it does, a function of itself and its inputs tells."""
+    """A net with given members and a forward given as a function of itself and its inputs."""
 
     def __init__(self, forward: Forward, **parts: Any) -> None:
         super().__init__()
@@ -93,7 +93,7 @@ def conv(inputs: int, outputs: int, kernel: int = 3, **options: Any) -> nn.Conv2
 
 
 def mlp(*widths: int) -> nn.Sequential:
-    """Linear layers with activations in between."""
+    """Make linear layers with activations in between."""
     layers: list[nn.Module] = []
     for one, other in pairwise(widths):
         layers += [nn.Linear(one, other), nn.GELU()]
@@ -101,12 +101,12 @@ def mlp(*widths: int) -> nn.Sequential:
 
 
 def entry(name: str, make: Callable[[], nn.Module], *shapes: tuple[int, ...], **told: Any) -> Entry:
-    """A net that reads tensors of random numbers of these shapes."""
+    """Make a net that reads tensors of random numbers of these shapes."""
     return Entry(name, lambda: (make(), tuple(torch.randn(shape) for shape in shapes)), **told)
 
 
 def text(layout: Layout) -> str:
-    """A layout in a line: axis names, sizes of fixed parts, x and +."""
+    """Format a layout in a line: axis names, sizes of fixed parts, x and +."""
     if isinstance(layout, FixedPart):
         return str(layout.size)
     if isinstance(layout, Along):
@@ -122,12 +122,12 @@ def layouts(axes: Axes) -> dict[str, tuple[str, ...]]:
 
 
 def cut_by(axes: Axes, share: float = 0.5, draw: int = 0, sampling: Any = "fixed") -> UnitCut:
-    """Random units of every axis: a share of them, or each with that chance."""
+    """Draw units of every axis: a share of them, or each with that probability."""
     return draw_units(Random(sampling), axes, share, Draw(0, draw, 0))
 
 
 def two_layers(forward: Forward, read: int = 8, **parts: Any) -> Net:
-    """A net with a layer ``up`` to 8 units, and one ``out`` of those that it reads."""
+    """Make a net with a layer ``up`` to 8 units, and a layer ``out`` that reads them."""
     return Net(forward, up=nn.Linear(6, 8), out=nn.Linear(read, 2), **parts)
 
 

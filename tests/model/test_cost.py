@@ -1,4 +1,4 @@
-"""What weights cost, and shapes found without PyTorch's compiler."""
+"""Costs of weights, and shapes found without PyTorch's compiler."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from submodel.schemes.draw import draw_units
 
 
 def shared(module: nn.Module, costs: CostModel) -> float:
-    """What the weights of two or more dimensions cost together."""
+    """Return the cost of weights of two or more dimensions."""
     flops = costs.flops_per_weight()
     return sum(flops[n] * p.numel() for n, p in module.named_parameters() if p.dim() > 1)
 
@@ -75,7 +75,7 @@ def test_recurrent_nets_and_attention_give_shares_too() -> None:
     assert {flops[n] for n in flops if n.startswith("cells.weight")} == {2 * 5}  # five steps
     assert flops["head.weight"] == flops["words.weight"] == flops["place"] == 2
     # the layer's products (108 weights), those of the output (36) and of queries, keys and values,
-    # in five places: all are counted at the one parameter that is the layer's own
+    # at five positions: all are counted at the layer's own parameter
     attention = 2 * 5 * (108 + 36) + 2 * (2 * 5 * 5 * 6)
     assert flops["attention.in_proj_weight"] * 108 == pytest.approx(attention)
     uncounted = sum(2 * p.numel() for p in (module.place, module.words.weight)) + 2 * 36
@@ -83,7 +83,7 @@ def test_recurrent_nets_and_attention_give_shares_too() -> None:
 
 
 class Joined(nn.Module):
-    """Two axes side by side: what the last layer computes is a sum of products."""
+    """Two concatenated axes: the last layer computes a sum of products."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -107,7 +107,7 @@ def test_the_operations_of_many_shapes_are_those_of_each(
     monkeypatch.setattr(cost, "_SHAPES", 100)  # one by one
     apart = CostModel(module, example)
     assert counted == [apart.forward_flops(cut) for cut in cuts]
-    monkeypatch.setattr(CostModel, "build", None)  # nothing is built where there is a formula
+    monkeypatch.setattr(CostModel, "build", None)  # nothing is built if there is a formula
     new = draw_units(Random(), axes, 0.75, Draw(0, 1, 0))
     if model == "joined":
         with pytest.raises(TypeError):

@@ -60,7 +60,7 @@ def test_unit_cuts_take_and_return_what_numpy_says(a: list[int], b: list[int]) -
 def test_positions_in_any_order_are_taken_and_returned(
     rows: list[int], kept: int, columns: list[int]
 ) -> None:
-    """[0, 2, 1, 3] begins and ends like a run, but is none."""
+    """[0, 2, 1, 3] starts and ends like a run, but is none."""
     a, tensor = rows[:kept], WHOLE["conv"]
     plan = PlannedCut({"conv": ((0, np.array(a)), (1, np.array(columns)))})
     for cut in (plan, PlannedCut.from_json(plan.to_json())):
@@ -175,7 +175,7 @@ def test_a_plan_is_read_as_it_was_written() -> None:
     text = PlannedCut(plan).to_json()
     read = PlannedCut.from_json(text)
     assert read.to_json() == text
-    assert read.plan["a"][0][1] is read.plan["b"][0][1]  # equal positions are held once
+    assert read.plan["a"][0][1] is read.plan["b"][0][1]  # equal positions are stored once
     large = '{"w": [[0, [[0, 1000]]], [1, [[0, 1000]]]]}'
     assert PlannedCut.from_json(large, most=1000).value_count("w", (2000, 2000)) == 1000**2
     with pytest.raises(PlanError, match=r"1,000 .*999"):
@@ -254,7 +254,7 @@ def test_what_is_wrong_with_axes_is_named_with_its_place() -> None:
 
 
 def test_the_words_of_fingerprints_stay() -> None:
-    """Checkpoints and devices compare them: other words would make other models of the same."""
+    """Checkpoints and devices compare them, so other texts would make other models of the same."""
     assert (
         axes_fingerprint(RIGHT)
         == hashlib.sha256(

@@ -1,4 +1,4 @@
-"""Static batch norm, the scaler, and poolings of evaluation."""
+"""Static batch norm, the scaler, and pooled statistics of evaluation."""
 
 from __future__ import annotations
 
@@ -43,19 +43,19 @@ from tests.support.engines import (
 
 
 class Wrapped(nn.Module):
-    """A chain that is not known to be one, so all of it runs."""
+    """A chain that is not recognised as one, so all of it runs."""
 
     def __init__(self, chain: nn.Module) -> None:
         super().__init__()
         self.chain = chain
 
     def forward(self, x: Tensor) -> Any:
-        """As the chain."""
+        """Run the chain."""
         return self.chain(x)
 
 
 class Counting(nn.Linear):
-    """Knows how often it ran."""
+    """A layer that counts its calls."""
 
     calls = 0
 
@@ -166,7 +166,7 @@ def scaled_setup(images: Dataset | None = None, **sections: Any) -> Setup:
 
 
 class PlainScaled(nn.Module):
-    """The pre-activation ResNet18 in functions alone, dividing after every convolution."""
+    """The pre-activation ResNet18 in functions only, which divides after every convolution."""
 
     def __init__(self, net: nn.Module, rate: float) -> None:
         super().__init__()
@@ -216,14 +216,14 @@ def test_the_net_divides_after_every_convolution_while_training_and_only_then(ra
 @pytest.mark.parametrize("granularity", ["unit", "coordinate"])
 @pytest.mark.parametrize("absent", ["keep", "leave_out"])
 def test_batched_is_serial_with_scalers(granularity: str, absent: str) -> None:
-    """At coordinate granularity all capacities have one shape, and must not share a stack."""
+    """At coordinate granularity all capacities have one shape, but must not share a stack."""
     setup = scaled_setup(scheme={"granularity": granularity}, local={"absent_labels": absent})
     assert BatchedEngine(setup)._wide is not None
     assert_equal_updates(setup, EXACT_TOLERANCE)
 
 
 class Tokens(nn.Module):
-    """Without a wide form, and without a norm behind its scaler that would take it back."""
+    """A net without a wide form, and without a norm that would undo its scaler."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -262,7 +262,7 @@ def test_axes_builds_and_costs_are_those_of_the_net_without_scalers() -> None:
 
 
 def trained(rate: float, eps: float) -> tuple[Tensor, Tensor]:
-    """The logits, and the gradient of all parameters, of an untrained net on a batch of ten."""
+    """Return the logits and gradients of an untrained net on a batch of ten."""
     torch.manual_seed(0)
     net = make_model("preresnet18", (3, 32, 32), 10, width=8, scaler=True).double()
     x = torch.randn(10, 3, 32, 32, dtype=torch.float64)
@@ -279,10 +279,10 @@ def trained(rate: float, eps: float) -> tuple[Tensor, Tensor]:
 @pytest.mark.slow
 @pytest.mark.parametrize("rate", [0.5, 0.25, 1 / 16])
 def test_batch_statistics_take_the_scaler_out_again_but_for_eps(rate: float) -> None:
-    """Without eps nothing is left of it, to the bit, as these divisions are exact.
+    """Without eps the scaler cancels bit for bit, as these divisions are exact.
 
-    With eps the logits move by 4 eps. The gradient does so too, or, where a ReLU switches, by a
-    jump: at eps = 1e-5 the relative gap was 0.01 to 0.023 for widths of 32 to 4.
+    With eps the logits move by 4 eps. So does the gradient, except for jumps where a ReLU switches:
+    at eps = 1e-5 the relative gap was 0.01 to 0.023 for widths of 32 to 4.
     """
     for eps, of_logits, of_gradient in ((0.0, 0.0, 0.0), (1e-9, 1e-8, 1e-7), (1e-5, 1e-4, 0.05)):
         (logits, gradient), (scaled, other) = trained(1.0, eps), trained(rate, eps)
@@ -305,7 +305,7 @@ def test_the_cnn_divides_what_enters_its_linear_layers_while_it_trains() -> None
     x = torch.randn(5, 1, 8, 8)
     set_rate(net, 0.5)
     hidden, out = (layer for layer in plain if isinstance(layer, nn.Linear))
-    flat = plain[:9](x)  # convolutions, norms and pools: any scale is divided away
+    flat = plain[:9](x)  # convolutions, norms and pools cancel any scale
     expected = functional.relu(hidden(2 * flat))
     torch.testing.assert_close(net(x), out(2 * expected))
     torch.testing.assert_close(net.eval()[9:](flat), plain[9:](flat))

@@ -1,4 +1,4 @@
-"""What is not trained does not come back, and what is never cut either is sent once."""
+"""Untrained parts are not sent back, and untrained uncut parts are sent once."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FROZEN = ("1.weight", "1.bias")
 
 
 def half_frozen() -> nn.Module:
-    """A net whose first layer is not trained."""
+    """Make a net whose first layer is not trained."""
     torch.manual_seed(0)
     layers = nn.Flatten(), nn.Linear(64, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 12), nn.Linear(12, 10)
     layers[1].requires_grad_(False)
@@ -44,7 +44,7 @@ def half_frozen() -> nn.Module:
 
 
 def setup_of(whole: bool = True, **sections: Any) -> Setup:
-    """Four clients; ``whole``: the axis of the frozen layer is not cut."""
+    """Make four clients; with ``whole``, the axis of the frozen layer is not cut."""
     values: dict[str, Any] = {
         "model": {"name": "own"},
         "data": {"name": "own", "partition": "iid"},
@@ -72,7 +72,7 @@ def test_a_frozen_layer_that_is_never_cut_is_sent_once() -> None:
     held = 4 * (WIDTH * 6 + 6 + 6 * 10 + 10)  # float32; half of the 12 units
     assert report.bytes_down == report.bytes_up == 4 * held
     assert report.bytes_once == 4 * STEM
-    assert report.weights_covered == held / 4 / (HIDDEN + HEAD)  # of what is trained
+    assert report.weights_covered == held / 4 / (HIDDEN + HEAD)  # of the trained part
     for name, tensor in start.tensors.items():
         assert torch.equal(tensor, state.tensors[name]) == (name in FROZEN), name
     (full, half) = cost_rows(setup)
@@ -157,7 +157,7 @@ def test_a_run_tells_what_is_sent_once_and_resumes_to_the_same_bytes(tmp_path: A
 
 
 class TestDevices:
-    """The base on the wire."""
+    """The base in messages to devices."""
 
     @staticmethod
     def training(**sections: Any) -> Training:
@@ -175,7 +175,7 @@ class TestDevices:
 
     @staticmethod
     def carried(channel: Neighbours) -> list[bool]:
-        """Of every task that was sent, whether it held the base."""
+        """Return for every sent task whether it had the base."""
         messages = [
             Message.from_bytes(payload) for _, kind, payload in channel.sent if kind == "train"
         ]
@@ -191,7 +191,7 @@ class TestDevices:
         assert all(torch.equal(t, state.tensors[n]) for n, t in expected.tensors.items())
         assert self.carried(channel) == [True, True, False, False, False, False]
         assert not report.missing
-        # a server that starts again asks who is there, and is told who has the base
+        # a restarted server asks for present devices, and learns which have the base
         again = over_devices(training, channel)
         assert again.engine is not None
         rounds(again.setup, again.engine, 1)

@@ -1,4 +1,4 @@
-"""Runs that begin with weights of a file: of ours, or of Hugging Face; or say what is wrong."""
+"""Runs that start with weights of a file, ours or of Hugging Face, or errors."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def mlp_with(weights: Path, width: int = 8) -> nn.Module:
 @pytest.mark.parametrize("kind", ["GPT2LMHeadModel", "GPT2Model"])
 @pytest.mark.parametrize("shard", ["1GB", "4KB"])
 def test_what_hugging_face_saved_is_loaded(tmp_path: Path, kind: str, shard: str) -> None:
-    """Of the base model, names lack the prefix; the head is tied to the embeddings."""
+    """In the base model, names lack the prefix; the head is tied to the embeddings."""
     theirs = gpt2(kind)
     theirs.save_pretrained(tmp_path, max_shard_size=shard)
     assert (tmp_path / "model.safetensors").is_file() == (shard == "1GB")

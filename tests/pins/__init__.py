@@ -1,5 +1,5 @@
-"""What users see, as numbers and keys: the units of nets, costs, exported files, errors.
+"""Recorded numbers and keys that users see: units of nets, costs, exported files, errors.
 
-The JSON files beside this one were recorded; tests compare what the code does today with them.
-`python -m tests.pins` records them anew, and says when to.
+Tests compare the code with the JSON files in this folder. `python -m tests.pins` records them anew,
+and says when to.
 """

@@ -1,8 +1,8 @@
 """Record the pins anew: `python -m tests.pins [nets] [costs] [exports] [errors]`; minutes.
 
-Only in the commit that means to change what a pin holds, so that its diff shows which entries
-change. Never because a test fails: such an entry is what a user sees, and a change of it is either
-a fault or a decision. New nets, cases and rows are recorded in the commit that adds them.
+Only in the commit that intends to change a pin, so that its diff shows the changed entries. Never
+because a test fails: users see these entries, so a change is either a fault or a decision. New
+nets, cases and rows are recorded in the commit that adds them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ RECORDED = {
         ],
     ),
 }
-"""The tests that take the values of a file."""
+"""The tests that use the values of a file."""
 
 
 def main(*names: str) -> None:
@@ -43,7 +43,7 @@ def main(*names: str) -> None:
         changed = pins.write()
         print(f"{name}: {len(pins.found)} recorded, {len(changed)} changed", *changed, sep="\n  ")
         for each, _ in RECORDED.values():
-            each.found.clear()  # some tests take values of two files
+            each.found.clear()  # some tests use values of two files
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Errors, pinned by their kind and the keys that they name; their wording is free."""
+"""Errors, recorded by kind and keys; their wording is free."""
 
 from __future__ import annotations
 
@@ -14,27 +14,25 @@ from tests.pins.store import ERRORS
 
 Caught = BaseException | subprocess.CompletedProcess[str]
 KEY = re.compile(r"((?:training|test) data|scheme \w+|[^\s:'\"(]{1,80}): ")
-"""What a message begins with, if that is a key, an option, a file or a part of the data."""
+"""Start of a message, if it is a key, an option, a file or a part of the data."""
 
 
 def check(table: str, row: object, error: Caught) -> None:
-    """Hold the error of one row of a table of mistakes against the recorded one.
+    """Compare the error of a row of a table of mistakes with the recorded one.
 
-    Args:
-        table: the name of the table.
-        row: what is mistaken: the name of the row, or what it gives. Not the message.
-        error: the caught exception, or the ended command.
+    Args: table: the name of the table. row: the name of the row or its mistake, not the message.
+    error: the caught exception, or the ended command.
     """
     ERRORS.check(name_of(table, row), describe(error))
 
 
 def name_of(table: str, row: object) -> str:
-    """The name of a row among the pins."""
+    """Return the name of a row among the pins."""
     return f"{table}: {row if isinstance(row, str) else json.dumps(row)}"
 
 
 def describe(error: Caught) -> list[str | None]:
-    """The kind of an error, and the key of each of its messages (None: it names none)."""
+    """Return the kind of an error, and the key of each of its messages (None: no key)."""
     if isinstance(error, subprocess.CompletedProcess):
         lines = [x.removeprefix("error: ") for x in error.stderr.splitlines() if x[:7] == "error: "]
         return [f"exit {error.returncode}", *map(_key, lines)]
@@ -45,7 +43,7 @@ def describe(error: Caught) -> list[str | None]:
 
 
 def kind(error: BaseException) -> str:
-    """The public class of an error: the first of `submodel.core.errors` that it derives from."""
+    """Return the public class of an error, the first of `submodel.core.errors` among its bases."""
     public = [k.__name__ for k in type(error).__mro__ if k.__name__ in submodel.core.errors.__all__]
     return public[0]
 

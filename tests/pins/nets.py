@@ -1,4 +1,4 @@
-"""The units of a net, pinned: its axes, what lies along them, and what cuts of it cost."""
+"""The recorded units of a net: axes, layouts, and the costs of cuts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CAPACITIES = (1, 1 / 2, 1 / 4, 1 / 8)
 
 
 def units(module: nn.Module, axes: Axes) -> dict[str, Any]:
-    """All that a cut of a net follows from, and the parameters of its first units."""
+    """Return everything that determines a cut of a net, and the parameters of its first units."""
     dimensions = [
         (name, d, layout)
         for name, layouts in sorted(axes.layouts.items())
@@ -42,13 +42,13 @@ def units(module: nn.Module, axes: Axes) -> dict[str, Any]:
 
 
 def needs(module: nn.Module, axes: Axes, inputs: Inputs) -> list[dict[str, int]]:
-    """What training the whole, and a quarter, takes: in bytes, and FLOPs of a step of two."""
+    """Return the bytes and FLOPs of a step of two examples, for the whole and a quarter."""
     budget = Budget(module, axes, inputs, batch_size=2)
     return [vars(budget.needs(capacity)) for capacity in (1, 1 / 4)]
 
 
 def _digest(axes: Axes, dimensions: list[tuple[str, int, Layout]], names: Mapping[str, str]) -> str:
-    """Of every dimension of every tensor, with these names of axes."""
+    """Hash every dimension of every tensor, with these names of axes."""
     lines = [f"{name}[{d}] {_text(layout, names)}" for name, d, layout in dimensions]
     lines += [f"frozen {dimension}" for dimension in sorted(axes.frozen)]
     for what, found in (("whole", axes.kept_whole), ("inexact", axes.inexact)):

@@ -11,10 +11,9 @@ FOLDER = Path(__file__).parent
 
 
 class Pins:
-    """The values of one file.
+    """The values of a file.
 
-    Args:
-        name: of the file, without its ending.
+    Args: name: of the file, without its ending.
     """
 
     recording = False
@@ -26,7 +25,7 @@ class Pins:
         self.found: dict[str, Any] = {}
 
     def check(self, name: str, value: Any) -> None:
-        """Hold a value against the recorded one."""
+        """Compare a value with the recorded one."""
         value = json.loads(json.dumps(value))  # tuples are lists there
         if Pins.recording:
             assert name not in self.found, f"{name} is recorded twice"
@@ -36,12 +35,12 @@ class Pins:
         assert value == self.kept[name], name
 
     def check_names(self, names: Collection[str], start: str = "") -> None:
-        """Nothing is recorded under ``start`` that no test has any more."""
+        """Check that every recorded name under ``start`` still has a test."""
         if not Pins.recording:
             assert {name for name in self.kept if name.startswith(start)} == set(names)
 
     def write(self) -> list[str]:
-        """Replace the file by the found values; returns the names of those that differ."""
+        """Replace the file by the found values; return the names of changed values."""
         lines = ",\n".join(f"{json.dumps(n)}: {json.dumps(v)}" for n, v in self.found.items())
         self.file.write_text(f"{{\n{lines}\n}}\n", "utf-8")
         names = dict.fromkeys([*self.kept, *self.found])

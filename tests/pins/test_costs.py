@@ -1,4 +1,4 @@
-"""What commands say that models cost, and what fits a budget."""
+"""Reported costs of models, and sizes that fit a budget."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ MODELS = {
     "a frozen axis": 'model.name=mlp axes.freeze=["1"]',
     "a whole axis": 'model.name=mlp axes.whole=["3"]',
 }
-"""The settings of a configuration, separated by spaces."""
+"""Settings of a configuration, separated by spaces."""
 BUDGETS = {
     "memory": "--memory 300kB",
     "memory of adam": "--memory 300kB --set local.optimiser=adam",
@@ -86,7 +86,7 @@ TRAINED = {
     for scheme in VARIANTS
     for granularity in ("unit", "coordinate")
 }
-"""Of every scheme: a round's traffic and FLOPs."""
+"""Traffic and FLOPs of a round, for every scheme."""
 
 
 @pytest.fixture(autouse=True)
@@ -107,7 +107,7 @@ def test_models_cost_what_they_did(case: str, submodel: Command) -> None:
     rows = json.loads(ended.stdout)["capacities"]
     COSTS.check(f"cost: {case}", [[row[key] for key in keys] for row in rows])
     whole = rows[0]
-    for row in rows:  # the other two follow
+    for row in rows:  # the other two follow from these
         assert row["share"] == row["parameters"] / whole["parameters"]
         assert row["flops_share"] == row["flops"] / whole["flops"]
 
@@ -144,7 +144,7 @@ def test_rounds_send_and_compute_what_they_did(case: str) -> None:
 
 
 def test_a_forecast_has_the_quantities_that_it_had(submodel: Command) -> None:
-    """Seconds, and memory and disk, are those of the machine: their keys are kept."""
+    """Seconds, memory and disk depend on the machine, so only their keys are compared."""
     small = "model.name=mlp model.width=8 train.rounds=2 data.examples=60 data.test_examples=20"
     more = "clients.count=4 clients.per_round=4 clients.capacities=[1,0.5]"
     ended = submodel("train", "--dry-run", "--json", *settings(f"{small} {more}"))

@@ -1,4 +1,4 @@
-"""No row of a table of mistakes is gone while its pin stays."""
+"""Every pin of an error has a row in a table of mistakes."""
 
 from __future__ import annotations
 

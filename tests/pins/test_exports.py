@@ -1,7 +1,7 @@
-"""Exported files: names, shapes, values and settings, of states that a formula makes.
+"""Exported files: names, shapes, values and settings, for states made by a formula.
 
-Nothing is trained, and no value comes of a draw: files are the same on every machine. Statistics
-that norms get from data, and what a library computes, are held by their shapes alone.
+Nothing is trained and no value is drawn, so files are the same on every machine. Statistics of
+norms and values computed by libraries are compared by their shapes only.
 """
 
 from __future__ import annotations
@@ -79,12 +79,12 @@ EXPORTED = [
     ("cnn", "program", "1/2"),
 ]
 COMPUTED = ("running_mean", "running_var", "inv_freq", "rank_counts")
-"""The ends of names of tensors that are computed, in floating point, of others or of data."""
+"""Endings of the names of tensors that are computed in floating point."""
 
 
 @pytest.fixture(scope="module")
 def run_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], submodel.Run]]:
-    """What opens a run by its name, in a folder with the text."""
+    """Make a function that opens a run by its name, in a folder with the text."""
     path = tmp_path_factory.mktemp("exports")
     (path / "words.txt").write_text("the quick brown fox jumps over the lazy dog\n" * 30)
     with pytest.MonkeyPatch.context() as patch:
@@ -93,7 +93,7 @@ def run_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str],
 
 
 def by_formula(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Values of eight bits, so that sums and products of a few are exact."""
+    """Make values of eight bits, whose sums and products of a few are exact."""
     made, start = {}, 0
     for name, tensor in sorted(tensors.items()):
         places = torch.arange(start, start + tensor.numel()).view(tensor.shape)
@@ -104,7 +104,7 @@ def by_formula(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def made_run(name: str) -> submodel.Run:
-    """A finished run whose model is made by the formula."""
+    """Make a finished run with a model by the formula."""
     folder = RunFolder(Path(name))
     data = {} if "data" in RUNS[name] else DIGITS
     config = parse(joined({"train": {"rounds": 2}}, data, RUNS[name]))
@@ -127,7 +127,7 @@ def test_exports_hold_what_they_did(
 
 
 def content(file: Path) -> Any:
-    """What a file says, without what libraries write of themselves."""
+    """Return the content of a file without metadata of libraries."""
     if file.suffix == ".json":
         return _settings(json.loads(file.read_text("utf-8")))
     if file.suffix == ".safetensors":
@@ -147,7 +147,7 @@ def content(file: Path) -> Any:
 
 
 def _settings(value: Any) -> Any:
-    """A file's settings; the scores, and what names a version or a folder, are left out."""
+    """Return a file's settings without scores, versions and folders."""
     if not isinstance(value, dict):
         return value
     left_out = ("score", "transformers_version", "config")
@@ -155,7 +155,7 @@ def _settings(value: Any) -> Any:
 
 
 def _digest(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-    """How many tensors and values, and a hash of names, types, shapes and values."""
+    """Return the number of tensors and values, and a hash of names, types, shapes and values."""
     sha = hashlib.sha256()
     for name, tensor in sorted(tensors.items()):
         sha.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
@@ -166,7 +166,7 @@ def _digest(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
 
 
 def _graph(file: Path) -> dict[str, Any]:
-    """Inputs, outputs, operators and the constants of an ONNX file; names within are free."""
+    """Return inputs, outputs, operators and constants of an ONNX file, without inner names."""
     library: Any = importlib.import_module("onnx")
     graph = library.load(file).graph
 

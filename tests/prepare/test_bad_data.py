@@ -1,4 +1,4 @@
-"""Bad data: each is told in a sentence before the first round, whatever the source."""
+"""Bad data from any source is reported in a sentence before the first round."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ BAD: dict[str, dict[str, Any]] = {
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with all that is good and bad."""
+    """Make a folder with all good and bad files."""
     for name, content in FILES.items():
         (tmp_path / name).write_bytes(content)
     (tmp_path / "outsider_data.py").write_text(OUTSIDER)

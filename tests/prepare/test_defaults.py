@@ -1,4 +1,4 @@
-"""Defaults that follow from small data: the number of clients, and of the labels each has."""
+"""Defaults that depend on small data: number of clients, and of labels per client."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def train(rounds: int, **told: Any) -> submodel.Result:
 def test_two_classes_and_few_examples_train_with_nothing_set(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One line says which defaults follow from the data, and the run is saved and resumed so."""
+    """One line reports the data-dependent defaults, with which the run is saved and resumed."""
     with caplog.at_level(logging.WARNING, logger="submodel"):
         train(1, out=tmp_path / "run")
     (line,) = caplog.messages

@@ -1,4 +1,4 @@
-"""What is measured before a run are the sizes that the run trains."""
+"""Measurements before a run use the sizes that the run trains."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.nets import six
 
 
 class TwiceAtSize(nn.Module):
-    """Doubles its hidden units where there are so many of the eight."""
+    """Double the hidden units if there are a given number of the eight."""
 
     def __init__(self, size: int) -> None:
         super().__init__()

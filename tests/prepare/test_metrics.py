@@ -1,4 +1,4 @@
-"""Metrics that a model's outputs do not allow: left out, or refused where they are asked for."""
+"""Metrics that a model's outputs do not allow: left out, or refused on request."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def logistic(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def train(outputs: int, y: Tensor, loss: Loss | None, **sections: Any) -> set[str]:
-    """The scores of a run of one round."""
+    """Return the scores of a run of one round."""
     net = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, outputs))
     data = submodel.dataset((X[:100], y[:100]), (X[100:], y[100:]))
     config = {"train": {"rounds": 1}, "clients": {"count": 4, "per_round": 2}, **sections}

@@ -1,4 +1,4 @@
-"""Ordinary mistakes: each is told in a sentence before the first round, never by a traceback."""
+"""Common mistakes: each is reported in a sentence before the first round, without a traceback."""
 # ruff: noqa: ARG002, ARG005 - schemes and losses are given more than these look at
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def column(number: int) -> Dataset:
     return own(y=pair()[0][:, number])
 
 
-# what is done, and words of what is said
+# mistakes in Python with parts of the messages
 MODELS: dict[str, tuple[Callable[[], Any], *tuple[str, ...]]] = {
     "two inputs": (lambda: train(TwoInputs()), "TwoInputs", "takes (x", "'scale'"),
     "two inputs, uncut": (lambda: train(TwoInputs(), None, config(WHOLE)), "'scale'"),
@@ -379,7 +379,7 @@ MISTAKES = {
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with things that are in the way."""
+    """Make a folder with obstacles."""
     (tmp_path / "file").write_text("mine")
     (tmp_path / "folder").mkdir()
     (tmp_path / "mistaken.py").write_text(NETS)
@@ -449,7 +449,7 @@ class Later(Scheme):
 
 
 class Sparse(Random):
-    """Draws that are empty more often than not."""
+    """Draws that are mostly empty."""
 
     def select(self, axis: str, size: int, capacity: float, draw: Draw) -> Mask:
         return super().select(axis, size, capacity / 16, draw)
@@ -484,7 +484,7 @@ class Branching(nn.Module):
         return self.last(hidden if hidden.sum() > 0 else 2 * hidden)
 """
 COMMANDS: dict[str, tuple[str, ...]] = {
-    # what is typed, and words of the error
+    # mistakes on the command line with parts of the messages
     "train --out file/run": ("file/run: ", "Not a directory"),
     "train --out /proc/run": ("/proc/run: ",),
     "train --out file": ("file already exists",),
@@ -600,11 +600,11 @@ def test_a_submodel_of_no_capacity_is_refused(capacity: Any, usual: Any) -> None
 
 
 TEXTS = functional.one_hot(torch.arange(24) % 6) * 9
-"""Every text has one word, every place is padding in some."""
+"""Every text has one token; some positions are padding only."""
 
 
 class Padded(nn.Module):
-    """Does not run on a text of nothing but padding."""
+    """A model that fails on a text of padding only."""
 
     def __init__(self) -> None:
         super().__init__()

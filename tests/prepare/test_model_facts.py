@@ -1,4 +1,4 @@
-"""What is found out about a model: once in a process, once for all processes of a run."""
+"""Facts about a model: determined once in a process, and once for all processes of a run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BASE: dict[str, Any] = {
 
 @pytest.fixture
 def traced_modules(monkeypatch: pytest.MonkeyPatch) -> list[nn.Module]:
-    """What is traced from now on, in a process that has seen nothing yet."""
+    """Record traced modules in a process with empty caches."""
     modules: list[nn.Module] = []
 
     def watch(module: nn.Module, *arguments: Any, **keywords: Any) -> Axes:
@@ -131,14 +131,14 @@ LLAMA: dict[str, Any] = {
 def test_a_follower_has_the_same_setup_without_values(monkeypatch: pytest.MonkeyPatch) -> None:
     config = parse(LLAMA)
     first = prepare(config)
-    assert facts_of(first, config) is None  # a small model is prepared in a moment
+    assert facts_of(first, config) is None  # a small model is prepared quickly
     monkeypatch.setattr(model_facts, "LARGE_MODEL", 0)
     with pass_on(facts_of(first, config)):
         monkeypatch.setenv("LOCAL_RANK", "1")
         facts = passed_facts()
     assert facts is not None
     assert facts.is_empty
-    assert passed_facts() is None  # nothing is left for others
+    assert passed_facts() is None  # no files remain
     second = prepare(config, facts=facts)
     assert all(parameter.is_meta for parameter in second.module.parameters())
     assert second.axes == first.axes

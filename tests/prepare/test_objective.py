@@ -1,4 +1,4 @@
-"""What data is for: the task, its loss, the model made for it; targets that a task makes."""
+"""The purpose of data: the task, its loss, the model made for it, and targets of a task."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_clients_have_what_they_have_whatever_the_task_makes_of_it() -> None:
 
 
 def test_whole_numbers_are_numbers_where_a_regression_is_asked_for(tmp_path: Path) -> None:
-    """Here, and where a device plays a client."""
+    """Here, and on a device that simulates a client."""
     (tmp_path / "table.csv").write_text(f"x,count,who\n{TABLE}")
     data = {"name": f"csv:{tmp_path / 'table.csv'}", "target": "count", "client": "who"}
     clients = {"count": 3, "per_round": 2}

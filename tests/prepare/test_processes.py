@@ -1,4 +1,4 @@
-"""How many processes are chosen: by the work that they share, and by what their exchange takes."""
+"""The number of processes: chosen by the shared work and by the cost of its exchange."""
 
 from __future__ import annotations
 
@@ -38,5 +38,5 @@ def test_processes_are_chosen_where_they_save_more_than_they_exchange(
         config = parse(CASE | {"train": {"rounds": rounds}})
         return str(choose_engine(config, prepare(config)).engine.name)
 
-    # of 100 s of work 50 are saved, which must be 30 more than what rounds of 2 ms take
+    # 50 of 100 s of work are saved, which must be 30 more than the cost of rounds of 2 ms
     assert (choice(1000), choice(20_000)) == ("torchrun", "local")

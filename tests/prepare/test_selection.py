@@ -1,4 +1,4 @@
-"""Models that return an object with logits are trained on the logits, without being told."""
+"""Models that return an object with logits are trained on the logits automatically."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def gpt2() -> Any:
 
 
 class Pair(nn.Linear):
-    """Returns two tensors, none of them called logits."""
+    """A model that returns two tensors, neither named logits."""
 
     def forward(self, x: Tensor) -> Any:
         return super().forward(x), x
@@ -88,7 +88,7 @@ def test_a_model_of_transformers_trains_from_python() -> None:
     assert selection.outputs is logits_of
     losses = [line["test_loss"] for line in result.history if line.get("test_loss") is not None]
     assert losses[-1] < 0.99 * torch.tensor(VOCABULARY).log()
-    logits = result.submodel("1/4")(tiny_text().test.x).logits  # it returns what its kind does
+    logits = result.submodel("1/4")(tiny_text().test.x).logits  # it returns the object of its class
     assert logits.shape == (56, LENGTH, VOCABULARY)
 
 

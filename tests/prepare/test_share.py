@@ -1,4 +1,6 @@
-"""Part of a model as a model of its own, trained by those who can hold it: exclusive training."""
+"""A part of a model as a separate model, trained by the clients that can hold it (exclusive
+training).
+"""
 
 from __future__ import annotations
 

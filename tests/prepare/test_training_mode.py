@@ -1,4 +1,4 @@
-"""What only training shows is said before the first round: by name, and with what to do."""
+"""Problems that only show in training mode are reported before the first round, with a remedy."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_what_fails_in_training_is_refused_before(kind: str, granularity: str) -
 def test_a_layer_of_training_mode_is_trained_behind_a_whole_axis() -> None:
     made = net(auxiliary, aux=nn.Linear(8, 8))
     sections = {**CONFIG, "axes": {"whole": ["up"]}, "scheme": {"granularity": "unit"}}
-    with pytest.raises(ConfigError, match="axes"):  # nothing else is left to cut
+    with pytest.raises(ConfigError, match="axes"):  # nothing else can be cut
         submodel.train(made, dataset((X, Y), (X, Y)), sections, progress=False)
     made = net(lambda m, h: m.middle(auxiliary(m, h)), aux=nn.Linear(8, 8), middle=nn.Linear(8, 8))
     result = submodel.train(made, dataset((X, Y), (X, Y)), sections, progress=False)

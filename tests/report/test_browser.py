@@ -1,4 +1,4 @@
-"""Pages as people meet them: with mouse and keys, on a phone, on paper, in the dark."""
+"""Pages in a browser: with mouse and keys, on a phone, on paper, in dark mode."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ return [...pixels].filter((_, i) => i % 4 == 0);"""
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run, a comparison and a study, each as a page."""
+    """Make pages of a run, a comparison and a study."""
     out = tmp_path_factory.mktemp("pages")
     folders = {
         "run": [make_run(out / "folders" / "run", settings=SMALL_NET).path],
@@ -50,7 +50,7 @@ def test_a_page_draws_itself_and_asks_for_nothing(name: str, pages: Path, browse
     browser.wait("return document.querySelectorAll('.chart svg path').length > 5")
     assert len(browser.text("#sentence")) > 20
     assert browser.problems() == []
-    own_words = ("file:", "data:", "chrome:")  # the last: the browser's page for new tabs
+    own_words = ("file:", "data:", "chrome:")  # the last one is the browser's page for new tabs
     assert [url for url in browser.requests() if not url.startswith(own_words)] == []
 
 
@@ -107,7 +107,7 @@ def test_a_point_of_a_study_tells_its_own_interval(tmp_path: Path, browser: Brow
     file.write_text(json.dumps(content), "utf-8")
     write_page(page_data([file.parent]), tmp_path / "page.html")
     browser.open(tmp_path / "page.html")
-    browser.find("#study-0 .chart").click()  # comes into sight, and is drawn
+    browser.find("#study-0 .chart").click()  # becomes visible and is drawn
     browser.wait("return Boolean(document.querySelector('#study-0 .chart').chart.instance)")
     browser.run(
         """document.querySelector("#study-0 .chart").chart.instance.dispatchAction(
@@ -242,7 +242,7 @@ def test_paper_gets_all_charts(pages: Path, browser: Browser) -> None:
     assert content.startswith(b"%PDF")
     assert len(content) > 40_000
     charts, drawings = ".chart", ".chart svg"
-    assert len(browser.all(charts)) == len(browser.all(drawings)) > 3  # also those out of sight
+    assert len(browser.all(charts)) == len(browser.all(drawings)) > 3  # also invisible ones
 
 
 def test_names_from_strangers_stay_words(tmp_path: Path, browser: Browser) -> None:
@@ -267,7 +267,7 @@ def test_newer_data_is_drawn_in_place(pages: Path, tmp_path: Path, browser: Brow
     data = page_data([make_run(tmp_path / "run", finished_rounds=6).path], details=False)
     browser.run("submodelPage.update(arguments[0])", data)
     assert "6 rounds of 12 so far" in browser.text("#sentence")
-    assert browser.all("#data canvas")  # what it was not told anew stays
+    assert browser.all("#data canvas")  # unchanged values stay
     assert browser.all("#coverage canvas")
     assert len(browser.all(CURVE)) == 1
     assert browser.problems() == []
@@ -300,4 +300,4 @@ def test_twenty_runs_of_a_thousand_rounds_open_at_once(tmp_path: Path, browser: 
         / 1000
     )
     assert len(browser.all(CURVE)) == 4
-    assert seconds < 6  # two on a machine that does nothing else
+    assert seconds < 6  # two on an idle machine

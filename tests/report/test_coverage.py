@@ -1,4 +1,4 @@
-"""What a run's folder tells of who held what is what clients held while it was trained."""
+"""Coverage read from a run's folder equals the cuts of clients in training."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ WAYS: dict[str, Sections] = {
 
 @pytest.fixture
 def updates(monkeypatch: pytest.MonkeyPatch) -> list[Update]:
-    """All updates that are merged."""
+    """Return all merged updates."""
     merged: list[Update] = []
     add = rounds._add
 
@@ -113,7 +113,7 @@ def test_single_weights_are_told_by_tensor(tmp_path: Path, updates: list[Update]
             mask = update.cut.mask(axis.name)
             assert mask is not None
             weights[update.assignment.round] += float(mask.float().mean())
-        # a byte tells a 255th of the largest
+        # a byte has a resolution of a 255th of the largest
         assert np.allclose(axis.total()[:, 0], weights, atol=weights.max() / 255)
     assert set(found.cuts[0].shares) == {axis.name for axis in found.axes}
 
@@ -122,7 +122,7 @@ def test_a_module_given_in_python_needs_no_module_to_be_told(tmp_path: Path) -> 
     class Net(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.last = torch.nn.Linear(12, 10)  # the forward calls it last
+            self.last = torch.nn.Linear(12, 10)  # it is last in the forward
             self.first = torch.nn.Linear(64, 12)
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:

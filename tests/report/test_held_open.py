@@ -1,4 +1,4 @@
-"""A page that somebody holds open while a run begins, is killed, goes on and ends."""
+"""An open page while a run starts, is killed, resumes and ends."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.browser import IS_DRAWN, Browser
 from tests.support.forked import start_command
 
 SETTINGS = ("model.name=mlp", "model.width=8", "train.rounds=100000")
-PATIENCE = 60.0  # seconds, on a machine with other things to do
+PATIENCE = 60.0  # seconds, on a busy machine
 STATE = "return document.getElementById('live')?.textContent === {!r}"
 
 
@@ -34,7 +34,7 @@ def server(tmp_path: Path) -> Iterator[LiveServer]:
 
 @pytest.fixture
 def start() -> Iterator[Callable[..., ForkServerProcess]]:
-    """`submodel` in processes that are gone when the test is."""
+    """Start `submodel` in processes that end with the test."""
     processes: list[ForkServerProcess] = []
 
     def start(*words: str | Path) -> ForkServerProcess:
@@ -72,16 +72,16 @@ def test_a_page_follows_a_run_through_kill_resume_and_end(
     assert "Waiting for a run" in browser.text("body")
     words = [word for text in SETTINGS for word in ("--set", text)]
     training = start("train", *words, "--out", path)
-    browser.wait(IS_DRAWN, PATIENCE)  # without anybody's help
+    browser.wait(IS_DRAWN, PATIENCE)  # without interaction
     wait_for("running")
     browser.run("window.isSame = true")
     first = rounds_shown()
-    # one round alone is the first and the last: the slider needs two to stand before the end
+    # a single round is first and last: the slider needs two to be before the end
     browser.wait("return Number(document.querySelector('#round-slider')?.max) > 0", PATIENCE)
     browser.find("#curves input[value='bytes']").click()
     browser.run("document.querySelector('#repeat details').open = true")
     browser.run("document.querySelector('#theme').scrollIntoView()")
-    browser.find("#repeat summary").send_keys("")  # where the keys go from now on
+    browser.find("#repeat summary").send_keys("")  # keyboard focus from now on
 
     assert training.pid is not None
     os.kill(training.pid, signal.SIGKILL)
@@ -106,7 +106,7 @@ def test_a_page_follows_a_run_through_kill_resume_and_end(
     assert rounds_shown() == rounds > before_kill
     assert "It reached test accuracy" in browser.text("#sentence")
     assert not browser.all(".warnings")
-    # it is the page that was opened, and nobody has lost their place in it
+    # the page was not reloaded, and the position in it is kept
     assert browser.run("return window.isSame")
     assert browser.run("return document.querySelector('#curves input:checked').value") == "bytes"
     assert browser.run("return document.querySelector('#repeat details').open")
@@ -114,11 +114,11 @@ def test_a_page_follows_a_run_through_kill_resume_and_end(
     browser.wait(
         f"return document.querySelector('.scrub output').textContent.includes('of {rounds},')",
         PATIENCE,
-    )  # who held what is read less often than the curves
+    )  # coverage is read less often than the curves
     assert slider() == ("round 1", False)
     assert browser.problems() == []
 
     server.shutdown()
-    server.server_close()  # nobody answers any more: what was shown stays, and that is said
+    server.server_close()  # without answers the content stays, and the page says so
     browser.wait("return document.getElementById('live').className.includes('away')")
     assert rounds_shown() == rounds

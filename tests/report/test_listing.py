@@ -1,4 +1,4 @@
-"""The list of runs: which, in which order, in how much room."""
+"""The list of runs: selection, order and width."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.run_folders import evaluated, round_entries, write_run
 
 @pytest.fixture
 def runs(tmp_path: Path) -> Path:
-    """Three runs and an experiment of four, two of which have begun."""
+    """Make three runs and an experiment of four, two of which have started."""
     base = tmp_path / "runs"
     static = {"scheme": {"name": "static"}, "local": {"lr": 0.5}}
     write_run(base / "a", [evaluated(4, 0.5)], is_finished=True)

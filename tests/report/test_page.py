@@ -1,4 +1,4 @@
-"""What a page says of folders: groups, tests, sentences, and what it refuses."""
+"""Pages of folders: groups, tests, sentences and refusals."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_run_is_told_by_its_costs_and_scores(tmp_path: Path) -> None:
     assert run["final"]["test_accuracy"] == pytest.approx(0.8)
     assert run["final"]["capacity_accuracy.0.25"] == pytest.approx(0.4)
     assert run["phases"] == pytest.approx({"plan": 0.012, "train": 1.2, "merge": 0.12})
-    assert data["title"] == "run"  # its folder, which people know it by
+    assert data["title"] == "run"  # its folder, the name that users know
     assert "80.0 %" in data["sentence"]
     assert "rolling" in data["sentence"]
     assert data["warnings"] == []
@@ -91,7 +91,7 @@ def test_tests_are_those_of_all_experiments(tmp_path: Path) -> None:
         assert row["difference"] == pytest.approx(-np.mean(judgement.differences))
     assert "2 of the 2 others are behind" in data["sentence"]
     loss = next(s for s in data["standings"] if s["measure"] == "test_loss")
-    assert loss["rows"][1]["difference"] > 0  # less is better: those behind have more
+    assert loss["rows"][1]["difference"] > 0  # less is better, so worse ones have more
 
 
 def test_a_comparison_without_its_runs_is_read_from_records(tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ def test_who_has_what_is_computed_where_the_data_is_at_hand(tmp_path: Path) -> N
 def test_looking_at_a_run_fetches_nothing(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Though a file of the cache has a name that begins alike."""
+    """This holds although the name of a file in the cache has the same start."""
     monkeypatch.setenv("SUBMODEL_DATA", str(tmp_path / "cache"))
     (tmp_path / "cache").mkdir()
     for other in ("cifar100-fine-archive", "mnist2", "fashion-mnist2", "shakespeare2"):
@@ -204,7 +204,7 @@ def test_looking_at_a_run_fetches_nothing(
     monkeypatch.setattr("datasets.load_dataset", lambda *names: commands.append(names))
     monkeypatch.setattr("submodel.data.sources.mnist._DEBIAN_FOLDER", tmp_path / "none")
     path = make_run(tmp_path / "run", settings={"data": {"name": name}}).path
-    data = page_data([path])  # it has no layers.json: its model would be made again, of the data
+    data = page_data([path])  # it has no layers.json, so its model would be made from the data
     assert "machine" in data["partitions"][0]["words"][0]
     assert "machine" in data["coverage"][0]["reason"]
     for look in (read_partition, lambda paths: source_of(paths[0])):

@@ -1,4 +1,4 @@
-"""Watching: what is seen of a run or an experiment, on a terminal and through a pipe."""
+"""Watching a run or an experiment, on a terminal and through a pipe."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_screen_says_all_of_a_run_in_the_width_there_is(tmp_path: Path, width:
     text = " ".join(" ".join(shown).split())
     for words in ("running", "round 3/6", "50%", "6 s left", "train 75%, merge 25%"):
         assert words in text
-    if width > 40:  # elsewhere they are folded
+    if width > 40:  # otherwise they are folded
         for words in ("50.0%", "0.25 12.5%", "client 7 in round 2: too large", "no answer"):
             assert words in text
 
@@ -61,7 +61,7 @@ def test_strangers_cannot_steer_the_terminal(tmp_path: Path) -> None:
         view = view_run(folder.path)
     text = "\n".join(rendered_lines(run_screen(view, 0.0, 120, 30), 120))
     assert not any(ord(character) < 32 for character in text.replace("\n", ""))
-    assert "[bold red]x" in text  # as it is, not as markup
+    assert "[bold red]x" in text  # literally, not as markup
     assert "0 of 2 are connected; absent: [2J]0;title[bold red]x" in " ".join(text.split())
     assert "INFO" not in text
 
@@ -117,7 +117,7 @@ def test_a_pipe_gets_a_line_for_every_evaluated_round_through_stop_and_end(tmp_p
 
 @pytest.fixture
 def experiment(tmp_path: Path) -> Path:
-    """Two runs of four are at it; more follows; rounds of ten seconds."""
+    """Make an experiment with two of four runs active and rounds of ten seconds."""
     write_run(tmp_path / "runs/way/seed-0", [evaluated(4, 0.5)], is_finished=True)
     write_run(tmp_path / "runs/way/seed-1", [evaluated(1, 0.25), evaluated(2, 0.5)])
     names = [("way/seed-0", True), ("way/seed-1", False), ("other/seed-0", False)]
@@ -133,7 +133,7 @@ def test_the_whole_plan_of_an_experiment_has_a_time_left(experiment: Path) -> No
     assert outline.work == (100 + 40 + 20, 100 + 120 + 500)
     # 20 core-seconds as planned took 60 seconds; 560 are left
     assert outline.seconds_left(now=1060.0) == 560 * 60 / 20
-    assert outline.seconds_left(now=1001.0) == 560 / 2  # no pace yet: as planned, two at a time
+    assert outline.seconds_left(now=1001.0) == 560 / 2  # no pace yet: planned times, two at a time
     for width in (60, 160):
         screen = experiment_screen(outline, 1060.0, width, 24)
         shown = rendered_lines(screen, width)
@@ -142,7 +142,7 @@ def test_the_whole_plan_of_an_experiment_has_a_time_left(experiment: Path) -> No
         assert "1/3 runs" in text
         assert "28 min left" in text
         assert "0.04 of at least 0.20 core-hours" in text
-    assert read_experiment(experiment).seconds_left(now=1060.0) is None  # nobody is at it
+    assert read_experiment(experiment).seconds_left(now=1060.0) is None  # no process runs it
 
 
 def test_the_command_shows_a_snapshot(experiment: Path, submodel: Command) -> None:

@@ -1,4 +1,4 @@
-"""The live page: what is answered, what is refused, and how it follows a run."""
+"""The live page: answers, refusals, and updates of a run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Answer = tuple[int, dict[str, str], bytes]
 
 
 class Clock:
-    """It stands still while a request is answered; the next one comes much later."""
+    """A clock that stands still during a request; the next one comes much later."""
 
     now = 0.0
 
@@ -68,7 +68,7 @@ def test_the_page_follows_a_run_from_before_its_beginning(
     folder.add_metrics(evaluated(3, 0.5))
     newer = ask(server, "/data.json", If_None_Match=first[1]["ETag"])
     assert (newer[0], rounds_in(newer)) == (200, 3)
-    folder.config_file.unlink()  # as in a moment of writing: what there was is shown
+    folder.config_file.unlink()  # as during a write: the last content is shown
     assert ask(server, "/data.json")[2] == newer[2]
 
 

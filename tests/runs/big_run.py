@@ -1,4 +1,4 @@
-"""A process that trains models of a few and of some millions of parameters, and tells the memory.
+"""A process that trains models of a few and of some millions of parameters, and reports memory.
 
 python -m tests.runs.big_run FOLDER SCHEME [SCHEME...]
 """
@@ -29,19 +29,19 @@ def examples(count: int) -> Examples:
 
 
 def peak() -> int:
-    """The most bytes that this process has had since `forget_peak`."""
+    """Return the peak memory of this process since `forget_peak`."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
 
 
 def forget_peak() -> None:
-    """Let the peak be what the process has now."""
+    """Reset the peak to the current memory of the process."""
     give_back()
     Path("/proc/self/clear_refs").write_text("5")
 
 
 def train(scheme: str, width: int, layers: int, folder: Path) -> tuple[int, int]:
-    """A run; returns the parameters, and the peak over what the process had before."""
+    """Train a run; return the parameters, and the peak beyond the earlier memory of the process."""
     forget_peak()
     before = peak()
     data = Dataset(examples(16), examples(4), classes=None, text=TextFacts(VOCABULARY, 1.0, ""))
@@ -67,7 +67,7 @@ def train(scheme: str, width: int, layers: int, folder: Path) -> tuple[int, int]
 def main() -> None:
     folder, schemes = Path(sys.argv[1]), sys.argv[2:]
     torch.manual_seed(0)
-    train(schemes[0], 32, 1, folder / "small")  # libraries are loaded, workspaces made
+    train(schemes[0], 32, 1, folder / "small")  # libraries load and allocate workspaces
     figures = {name: train(name, 768, 3, folder / name) for name in schemes}
     print(json.dumps(figures))
 

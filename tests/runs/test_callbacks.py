@@ -1,4 +1,4 @@
-"""Callbacks: what they see and add, that they change nothing, and what their failures do."""
+"""Callbacks: their input and additions, without effect on the run, and their failures."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def plain() -> submodel.Result:
 
 
 class Watcher(submodel.Callback):
-    """Notes all that it is told."""
+    """Record all calls."""
 
     def __init__(self) -> None:
         self.told: list[Any] = []
@@ -94,7 +94,7 @@ def test_a_callback_sees_every_round_and_adds_to_its_line_and_the_summary(tmp_pa
 
 
 class Vandal(submodel.Callback):
-    """Changes whatever it is given."""
+    """Modify all arguments."""
 
     def begin(self, training: Training, state: State, history: list[Metrics]) -> None:
         history.append({"round": 99})
@@ -127,7 +127,7 @@ def test_a_callback_cannot_change_the_training(plain: submodel.Result) -> None:
 
 
 class Failing(submodel.Callback):
-    """Fails in one of its methods, in the third round."""
+    """Fail in one method in the third round."""
 
     def __init__(self, method: str) -> None:
         def fail(*given: Any) -> None:
@@ -257,7 +257,7 @@ def test_progress_is_shown_unless_it_is_not_wanted(capfd: pytest.CaptureFixture[
 
 
 def note_rounds(group: ProcessGroup, folder: str) -> None:
-    """Train in a group; every process has a callback that would note its rounds."""
+    """Train in a group; every process has a callback that would record its rounds."""
     notes = Path(folder) / f"rank-{group.rank}"
 
     def note(line: Metrics) -> None:

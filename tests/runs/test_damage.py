@@ -1,4 +1,4 @@
-"""Files of a run that a disk, a kill or somebody damaged: one kind of error, nothing in silence."""
+"""Files damaged by a disk, a kill or an edit: one kind of error, never ignored."""
 
 from __future__ import annotations
 
@@ -293,7 +293,7 @@ def test_a_damaged_config_is_a_sentence(run: RunFolder, submodel: Command) -> No
             assert result.returncode == 2
             assert str(run.config_file) in result.stderr
             assert "Traceback" not in result.stderr
-    config = parse(SMALL)  # in Python it is given
+    config = parse(SMALL)  # in Python it is passed
     run.summary_file.unlink()
     run_rounds(Training(config, prepare(config)), run, resume=True)
     assert run.config() == config

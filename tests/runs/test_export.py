@@ -1,4 +1,4 @@
-"""Exported models and adapters compute what the run's model computes, without this package."""
+"""Exported models and adapters compute the function of the run's model without this package."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def trained(config: Config, path: Path) -> Run:
 
 @pytest.fixture(scope="module")
 def gpt2(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Run]:
-    """A model as `save_pretrained` writes it, and a run that adapted it."""
+    """Make a model with `save_pretrained`, and a run that adapted it."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     path = tmp_path_factory.mktemp("gpt2")
@@ -155,7 +155,7 @@ def gpt2(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Run]:
 
 
 def with_adapters(module: Any, folder: Path) -> Any:
-    from peft import PeftModel  # two seconds that only who runs these tests shall spend
+    from peft import PeftModel  # imported here, as it takes two seconds
 
     return PeftModel.from_pretrained(module, folder)
 
@@ -189,7 +189,7 @@ def test_peft_loads_what_the_command_writes(
     about = json.loads((tmp_path / "adapters/adapter_config.json").read_text())
     assert (about["r"], about["lora_alpha"]) == ((4, 8.0) if share == 1 else (2, 4.0))
     assert about["base_model_name_or_path"] == str(base)
-    # what peft merges is what we fold
+    # peft's merged weights equal our folded ones
     merged = adapted.merge_and_unload()
     folded = fold_adapters(run.submodel(share))
     torch.testing.assert_close(

@@ -1,4 +1,4 @@
-"""Files of a run: who held what, lines of the metrics, tensors; read as they were written."""
+"""Files of a run: coverage, lines of metrics, tensors; read as they were written."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ LINE: dict[str, Any] = {
 
 
 def test_what_is_written_again_is_what_was_read(tmp_path: Path) -> None:
-    """Orders of keys, whole numbers and what a later version adds included."""
+    """This includes the order of keys, whole numbers and additions of later versions."""
     file = tmp_path / "metrics.jsonl"
     file.write_text("".join(json.dumps({**LINE, "round": n}) + "\n" for n in (1, 2)))
     assert Lines.read(file).text() == file.read_text()

@@ -1,4 +1,4 @@
-"""The last rounds under train.finish: nested sub-models, ranked once, resumed to the bit."""
+"""The last rounds under train.finish: nested sub-models, ranked once, resumed bit for bit."""
 
 from __future__ import annotations
 

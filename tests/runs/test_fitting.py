@@ -1,4 +1,4 @@
-"""Sub-models that devices keep: fitted beside the global model, handed out, resumed to the bit."""
+"""Sub-models for devices: fitted beside the global model, exported, resumed bit for bit."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_books_are_those_of_the_sub_model_alone(run: Run) -> None:
     assert result["parameters"] == values
     assert result["units"] == {"1": [0, 1, 2, 3]}
     assert result["candidates"] == {}  # there was nothing to choose from
-    assert result["bytes_up"] <= 4 * values * clients  # less for clients that lack labels
+    assert result["bytes_up"] <= 4 * values * clients  # less for clients without some labels
     assert result["bytes_down"] == result["bytes_up"]
 
 
@@ -112,7 +112,7 @@ def test_a_fit_that_is_stopped_goes_on_to_the_same_bytes(
     same = ("fitted_sha256", "bytes_down", "bytes_up", "flops", "score", "units", "candidates")
     assert {name: again[name] for name in same} == {name: whole[name] for name in same}
     assert run.fit("1/4", rounds=5, progress=False) == [again]
-    assert len(steps) == 6  # what is done is not done again
+    assert len(steps) == 6  # finished work is not repeated
 
 
 def test_another_plan_begins_anew_and_another_global_model_has_no_fit(run: Run) -> None:

@@ -1,4 +1,4 @@
-"""What a dry run says before anything runs, beside what the run then comes to."""
+"""The forecast of a dry run, and the costs of the actual run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def small_forecast(tmp_path_factory: pytest.TempPathFactory) -> Forecast:
     folder = tmp_path_factory.mktemp("forecast")
     training = Training(config, prepare(config), takes_module=True)
     result = forecast(training, where=folder / "runs" / "small", patience=0.02)
-    assert list(folder.iterdir()) == []  # nothing of a run is made, nothing is left behind
+    assert list(folder.iterdir()) == []  # no run is made, and no files remain
     return result
 
 
@@ -83,7 +83,7 @@ def test_batches_that_are_left_out_are_counted_as_the_others() -> None:
 
 
 def test_a_dry_run_says_what_share_of_a_core_it_had(monkeypatch: pytest.MonkeyPatch) -> None:
-    times = iter([10.0, 10.5])  # of the processor, while the clock goes on by 2
+    times = iter([10.0, 10.5])  # of the processor, while the clock advances by 2
     monkeypatch.setattr(time, "thread_time", lambda: next(times))
     clock = iter([100.0, 102.0])
     monkeypatch.setattr(time, "perf_counter", lambda: next(clock))

@@ -1,4 +1,4 @@
-"""Scoring a finished run in full: what is scored, that it is kept, and that it is of this model."""
+"""Full scores of a finished run: their content, their storage, and their validity for the model."""
 
 from __future__ import annotations
 

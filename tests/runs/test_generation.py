@@ -1,4 +1,4 @@
-"""Trained language models write text."""
+"""Text generation by trained language models."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from tests.support.commands import Command
 
 
 class NextLetter(nn.Module):
-    """Is sure that b follows a, c follows b and so on, in sequences of exactly four."""
+    """A model that is certain that b follows a, c follows b and so on, in sequences of exactly
+    four.
+    """
 
     def __init__(self, vocabulary: int) -> None:
         super().__init__()
@@ -31,7 +33,7 @@ class NextLetter(nn.Module):
 
 @pytest.fixture
 def letters(tmp_path: Path) -> Dataset:
-    """Sequences of four letters."""
+    """Make sequences of four letters."""
     (tmp_path / "letters.txt").write_text("abcde" * 40)
     name = f"text:{tmp_path / 'letters.txt'}"
     return load_dataset(name, tokens="characters", length=4)
@@ -45,7 +47,7 @@ def test_each_token_follows_from_those_before_it(letters: Dataset, temperature: 
 
 def test_tokens_are_drawn_by_their_chances_and_alike_for_a_seed(letters: Dataset) -> None:
     class Even(nn.Module):
-        """Finds c likelier than a by e to the 1, and all others impossible."""
+        """A model where c is likelier than a by a factor of e, and others are impossible."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -95,7 +97,7 @@ def test_a_run_and_its_sub_models_write(tmp_path: Path, submodel: Command) -> No
     done = submodel("generate", "run", *words, "--temperature", "0", cwd=tmp_path)
     assert done.returncode == 0
     assert len(done.stdout) > 8
-    assert ("ab" + done.stdout.rstrip()) in "abcde" * 8  # as it was taught
+    assert ("ab" + done.stdout.rstrip()) in "abcde" * 8  # like in training
     half = submodel("generate", "run", *words, "--capacity", "1/2", "--seed", "3", cwd=tmp_path)
     assert half.returncode == 0
     assert half.stdout.startswith("cde")

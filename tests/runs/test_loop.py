@@ -102,7 +102,7 @@ def test_killed_at_random_moments_and_resumed_is_the_same_run(
     process = start_command("train", *options, "--out", killed)
     kills = 0
     for _ in range(30):
-        # wait until it has begun to write, then strike at any moment
+        # wait for the first write, then kill at any moment
         while process.is_alive() and not list(killed.glob("checkpoints/round-*")):
             time.sleep(0.02)
         begun = len(RunFolder(killed).metrics())
@@ -218,7 +218,7 @@ def test_a_second_process_is_refused_and_a_killed_one_leaves_no_lock(tmp_path: P
         pass
     other.kill()
     other.join()
-    for _ in range(2):  # and again after it was given back
+    for _ in range(2):  # and again after its release
         with folder.lock():
             pass
 

@@ -1,4 +1,4 @@
-"""What a large model takes: one state, what clients hold of it, and little more."""
+"""Memory of a large model: one state, the clients' parts of it, and little more."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="asks Linux for the peak")
 def test_bytes_per_parameter_are_few(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.runs.big_run", str(tmp_path)]
-    # 22 M parameters; libraries have workspaces too, which weigh more here than in a larger model
+    # 22 M parameters; workspaces of libraries have a larger share here than in a larger model
     most = {"rolling": 10, "random": 14}
     result = subprocess.run([*command, *most], capture_output=True, text=True, cwd=ROOT)
     assert result.returncode == 0, result.stderr

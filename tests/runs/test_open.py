@@ -1,4 +1,4 @@
-"""Opening a run: what its folder says, its model, exporting and going on with it."""
+"""Opening a run: content of its folder, its model, export and resumption."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CONFIG: dict[str, Any] = {
 
 
 class Pair(nn.Module):
-    """Returns a dictionary, as many models of others do."""
+    """A model that returns a dictionary, like many others."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ def test_the_model_of_a_run_is_the_trained_one(finished: tuple[Path, package.Res
         (run.model, result.model),
         (run.submodel("1/4"), result.submodel(0.25)),
     ):
-        assert isinstance(found, Pair)  # all that its forward returns, as it was given
+        assert isinstance(found, Pair)  # everything that its forward returns
         assert torch.equal(found(x)["logits"], expected(x)["logits"])
         assert found(x).keys() == {"hidden", "logits"}
 

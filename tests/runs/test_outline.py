@@ -1,4 +1,4 @@
-"""How a run stands, as its folder tells: running, stopped, finished, failed."""
+"""The state of a run, read from its folder: running, stopped, finished, failed."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def _hold(path: str, ready: str) -> None:
 
 
 def test_locks_of_file_systems_that_are_not_of_this_machine_alone_are_seen(tmp_path: Path) -> None:
-    """Over a network a file's lock is one of its bytes; in memory, both kinds can be tried."""
+    """Over a network a file's lock is a byte range; both kinds work in memory."""
     memory = Path("/dev/shm")
     if not memory.is_dir():
         pytest.skip("no /dev/shm")

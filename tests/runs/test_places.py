@@ -1,4 +1,4 @@
-"""A run and the folder it was begun in: what needs no data, and data that lies elsewhere now."""
+"""A run and its original folder: actions without data, and data that has moved."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def write_table(path: Path, rows: int = 120, changed: bool = False) -> None:
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """A folder with data, in which a run of each kind was begun by relative paths."""
+    """Make a folder with data, in which a run of each kind was started with relative paths."""
     home = tmp_path / "home"
     home.mkdir()
     write_table(home / "table.csv")
@@ -137,7 +137,7 @@ def test_the_clients_that_data_names_are_part_of_its_fingerprint(
     checkpoint = next((home / "run/checkpoints").iterdir())
     shutil.rmtree(home / "run/checkpoints")
     refused = submodel("resume", "run", "--set", "data.name=csv:b.csv", cwd=home)
-    assert "named clients: 2 " in refused.stderr, checkpoint  # data.json has it as well
+    assert "named clients: 2 " in refused.stderr, checkpoint  # data.json contains it as well
 
 
 def test_statistics_of_norms_are_kept_with_the_result(
@@ -236,7 +236,7 @@ def test_force_replaces_a_run_and_nothing_else(home: Path, submodel: Command) ->
         "train", *TABLE, "--set", "data.target=no", "--out", "run", "--force", cwd=home
     )
     assert broken.returncode == 2
-    assert RunFolder(run).finished()  # what cannot be trained replaces nothing
+    assert RunFolder(run).finished()  # an untrainable configuration replaces nothing
     replaced = submodel("train", *TABLE, *seed, "--out", "run", "--force", cwd=home)
     assert replaced.returncode == 0, replaced.stderr
     assert RunFolder(run).config().seed == 3
@@ -319,4 +319,4 @@ def test_export_hashes_the_model_once(
     exported = submodel("export", "run", "--capacity", "1/4", cwd=home)
     assert "fitted" in exported.stdout, exported.stderr
     whole = sum(tensor.numel() for tensor in package.open(home / "run").model.parameters())
-    assert hashed.count(whole) == 2  # one of them is of the line above
+    assert hashed.count(whole) == 2  # one of them belongs to the line above

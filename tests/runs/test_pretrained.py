@@ -1,4 +1,4 @@
-"""Sub-models of models of transformers: their configs, runs of them, exports back into it."""
+"""Sub-models of models of transformers: their configs, runs of them, and exports."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def whole_model(name: str) -> tuple[Any, Inputs, Axes]:
     module, inputs = ENTRIES[name].make()
     with torch.no_grad():
         for parameter in module.parameters():
-            parameter.mul_(3)  # so that attention is far from uniform, and scales count
+            parameter.mul_(3)  # so that attention is far from uniform, and scales matter
     example: Inputs = inputs[0]
     if name == "t5":
         example = {"input_ids": inputs[0], "decoder_input_ids": inputs[2]}
@@ -50,7 +50,7 @@ def whole_model(name: str) -> tuple[Any, Inputs, Axes]:
 
 
 def cut_of(axes: Axes, share: float, seed: int | None = None) -> UnitCut:
-    """The first units of every axis, or some drawn at random."""
+    """Return the first units of every axis, or random ones."""
     units: dict[str, NDArray[np.int64]] = {}
     draws = np.random.default_rng(seed)
     for axis, size in axes.cut_by_capacity.items():
@@ -66,7 +66,7 @@ def computed(module: nn.Module, example: Inputs) -> torch.Tensor:
 
 
 def assert_same(model: nn.Module, small: nn.Module, example: Inputs) -> None:
-    """To what float32 leaves of logits that attention amplifies."""
+    """Compare up to float32 errors of logits, which attention amplifies."""
     expected = computed(small, example)
     tolerance = 1e-5 * float(expected.abs().max())
     torch.testing.assert_close(computed(model, example), expected, rtol=0, atol=tolerance)
@@ -102,7 +102,7 @@ def test_all_of_a_model_keeps_its_config(name: str) -> None:
     module, example, _ = whole_model(name)
     values = as_pretrained(module, example).config.to_dict()  # type: ignore[operator, union-attr]
     assert values | {"use_cache": None} == module.config.to_dict() | {"use_cache": None}
-    assert values.get("use_cache", True)  # generating is no training
+    assert values.get("use_cache", True)  # generation is not training
 
 
 def test_heads_that_are_left_out_are_fewer_heads() -> None:
@@ -151,7 +151,7 @@ def test_layers_that_were_replaced_are_named() -> None:
 
 
 def test_a_model_that_computes_something_else_is_refused() -> None:
-    """A number that no layer can take up."""
+    """No layer can absorb the number."""
     module, example, _ = whole_model("bert")
     module.bert.encoder.layer[0].attention.output.LayerNorm.eps = 0.5
     with pytest.raises(SubmodelError, match=r"LayerNorm\.eps .*5e\+11"):
@@ -249,7 +249,7 @@ def test_every_command_takes_a_config_class(
 def test_a_llama_in_the_middle_of_an_epoch(
     tmp_path: Path, submodel: Command, transformers: Any
 ) -> None:
-    """After one round the windows have rolled on: frequencies are not the first ones."""
+    """After one round the windows have moved, so frequencies are not the first ones."""
     config = written_config(tmp_path, "LlamaConfig", LLAMA, "bytes", rounds=1)
     run = tmp_path / "run"
     assert submodel("train", config, "--out", run).returncode == 0
@@ -261,7 +261,7 @@ def test_a_llama_in_the_middle_of_an_epoch(
     tokens = torch.tensor([list(b"the sea")])
     with torch.no_grad():
         torch.testing.assert_close(model(tokens).logits, ours(tokens).logits)
-    assert not (path.parent / "tokenizer.json").exists()  # bytes are tokens by themselves
+    assert not (path.parent / "tokenizer.json").exists()  # bytes are tokens
     assert score is not None
     assert json.loads((path.parent / "model.json").read_text())["score"]["loss"] == score.loss
 
@@ -344,7 +344,7 @@ def test_sub_models_load_and_compute_the_same(case: str, share: float, tmp_path:
 
 
 def test_a_model_that_the_library_cannot_run_is_refused(tmp_path: Path) -> None:
-    """Its product in groups wants widths of 16 bytes; sub-models here pad."""
+    """Its grouped product needs widths of 16 bytes; sub-models here are padded."""
     model, example, axes = architecture("experts, whose product knows no double precision")
     small = build_module(model, prefix_cut(axes, 0.25)).eval()
     with pytest.raises(SubmodelError, match="run"):

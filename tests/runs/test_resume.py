@@ -1,4 +1,4 @@
-"""Going on with a run: with nothing set, with more rounds, and not with another run's things."""
+"""Resuming a run: without settings, with more rounds, but not with another run's files."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ StopAfter = Callable[[int], None]
 
 @pytest.fixture
 def stop_after(monkeypatch: pytest.MonkeyPatch) -> StopAfter:
-    """Press Ctrl-C as soon as the line of a round is written."""
+    """Press Ctrl-C when the line of a round is written."""
     add = RunFolder.add_metrics
 
     def stop(last: int) -> None:
@@ -154,7 +154,7 @@ def test_what_would_be_another_run_is_refused_with_the_reason(
 
 
 class Own(nn.Module):
-    """A net with a setting that no layer of torch's shows."""
+    """A net with a setting that no layer of torch shows."""
 
     order: torch.Tensor
 
@@ -274,7 +274,7 @@ def test_python_extends_a_run_too(tmp_path: Path) -> None:
 
 
 def as_earlier(run: Path, config_text: str) -> None:
-    """The folder as earlier versions wrote it: no more than the hash of config.toml."""
+    """Make the folder of earlier versions, with only the hash of config.toml."""
     (run / "config.toml").write_text(config_text)
     for path in (run / "checkpoints").iterdir():
         state = json.loads((path / "state.json").read_text())
@@ -322,7 +322,7 @@ def test_over_devices_the_training_part_is_theirs() -> None:
 
 
 def test_a_run_on_a_table_with_natural_clients_goes_on(tmp_path: Path, submodel: Command) -> None:
-    """The run's file has every default in it, and means the same: clients that the data names."""
+    """The run's file has every default, with the same meaning: clients named by the data."""
     rows = [f"{'pqrs'[i % 4]},{i % 7},{0.5 * i}" for i in range(60)]
     (tmp_path / "table.csv").write_text("\n".join(["who,a,target", *rows]))
     settings = {

@@ -1,4 +1,4 @@
-"""TensorBoard, Weights & Biases and MLflow: what is read back is what the run says, once each."""
+"""TensorBoard, Weights & Biases and MLflow: their records equal the run's, once each."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def read_tensorboard(run: Path) -> Curves:
 
 
 def wandb_records(file: Path) -> Iterator[Any]:
-    """The records of a transaction log: LevelDB's format after a header of seven bytes."""
+    """Read the records of a transaction log: LevelDB's format after a header of seven bytes."""
     from wandb.proto import wandb_internal_pb2 as records
 
     data, place, parts = file.read_bytes(), 7, b""
@@ -103,7 +103,7 @@ READERS = {"tensorboard": read_tensorboard, "wandb": read_wandb, "mlflow": read_
 
 
 def curves_of(run: Path) -> Curves:
-    """What the lines of the run come to."""
+    """Return the curves of the run's lines."""
     curves: Curves = {}
     for line in submodel.open(run).history:
         for name, value in scalars(line).items():
@@ -119,14 +119,14 @@ def as_float32(curves: Curves) -> Curves:
 
 
 def without_seconds(curves: Curves) -> Curves:
-    """What does not depend on the clock."""
+    """Remove clock-dependent values."""
     rest = {name: points for name, points in curves.items() if not name.startswith("seconds/")}
     return as_float32(rest)
 
 
 @dataclass(frozen=True)
 class Tracked:
-    """A run with all trackers, and whom its process connected to."""
+    """A run with all trackers, and the connections of its process."""
 
     run: Path
     addresses: list[tuple[socket.AddressFamily, Any]]
@@ -154,7 +154,7 @@ def test_every_number_of_every_round_is_there(name: str, tracked: Tracked) -> No
     assert [step for step, _ in curves["train_loss"]] == [1, 2, 3, 4, 5]
     assert [step for step, _ in curves["capacity_accuracy/0.25"]] == [2, 4, 5]
     assert set(curves) == set(lines) >= {"seconds/train", "bytes_down", "coverage/units"}
-    assert as_float32(curves) == as_float32(lines)  # which is what TensorBoard keeps
+    assert as_float32(curves) == as_float32(lines)  # like TensorBoard's values
 
 
 def test_nobody_on_another_machine_is_asked(tracked: Tracked) -> None:
@@ -163,7 +163,7 @@ def test_nobody_on_another_machine_is_asked(tracked: Tracked) -> None:
 
 
 class StopsIn(submodel.Callback):
-    """Stops a run by Ctrl-C, which saves it, or as a kill does: the last checkpoint stays."""
+    """Stop a run by Ctrl-C, which saves it, or like a kill, which keeps the last checkpoint."""
 
     def __init__(self, round_: int, stop: type[BaseException]) -> None:
         self._round, self._stop = round_, stop

@@ -1,4 +1,4 @@
-"""Trackers: metrics.csv, with and without a stop in between, and what is said of mistakes."""
+"""Trackers: metrics.csv with and without a stop in between, and errors."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_row_per_round_has_what_an_opened_run_says(tmp_path: Path) -> None:
 
 
 class StopsIn(submodel.Callback):
-    """Stops a run as Ctrl-C does."""
+    """Stop a run like Ctrl-C."""
 
     def __init__(self, round_: int) -> None:
         self._round = round_
@@ -109,7 +109,7 @@ def test_a_run_may_get_a_tracker_when_it_goes_on(tmp_path: Path) -> None:
 
 
 class Failing(submodel.Callback):
-    """A tracker whose place is not there."""
+    """A tracker whose folder is missing."""
 
     def __init__(self, context: object) -> None:
         pass
@@ -128,7 +128,7 @@ def test_a_tracker_that_fails_is_named_and_the_run_can_go_on_without_it(tmp_path
 
 
 class Noting(submodel.Callback):
-    """Notes in which process it is told of a round."""
+    """Record the process that reports a round."""
 
     def __init__(self, context: object) -> None:
         self._file = Path(os.environ["NOTES"])
@@ -151,7 +151,7 @@ def test_of_a_group_of_processes_the_first_alone_has_trackers(tmp_path: Path) ->
 
 
 class Needing(submodel.Callback):
-    """A tracker with a key that nothing can give."""
+    """A tracker with a required key that cannot be given."""
 
     class Options(Section):
         project: str

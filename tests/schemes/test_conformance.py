@@ -38,26 +38,26 @@ from submodel.schemes.builtin_schemes import SCHEMES
 from submodel.tasks.training import LocalWork
 from submodel.testing import check_scheme
 
-# ruff: noqa: ARG002 - a scheme is given more than most of these look at
+# ruff: noqa: ARG002 - schemes get more arguments than most of these use
 
 
 Options = dict[str, Any]
 THIRDS: Options = {"clients": {"capacities": ["1/3"]}}
 ALONE: Options = {"clients": {"count": 1, "per_round": 1, "capacities": [0.5]}}
 SETTINGS: dict[str, list[tuple[Options, Options]]] = {
-    # keys of the scheme, and what else the check is told; schemes that are not here have defaults
+    # keys of the scheme and options of the check; other schemes have defaults
     "full": [({}, {"budget": None})],
     "rolling": [({"windows": 8}, {})],
     "partition": [({"every": 2}, THIRDS)],
     "importance": [
         ({"granularity": "unit"}, {}),
         ({"granularity": "unit", "scope": "global"}, {"budget": "total"}),
-        # everybody holds norms and biases beyond the share
+        # all clients hold norms and biases beyond the share
         ({"granularity": "coordinate"}, {"budget": None}),
         ({"granularity": "coordinate", "scope": "axis"}, {"budget": None}),
     ],
     "masked-sgd": [({"sequence": "rolling"}, ALONE)],
-    # a cell holds its part whatever the capacity, and a round is FedAvg's only for one cell
+    # a cell holds its part at any capacity, and a round equals FedAvg only with one cell
     "hierarchical": [
         ({"cells": 2, "every": 2}, {"whole": False, "clients": {"capacities": [0.5]}}),
         ({"cells": 1, "every": 1}, {"budget": None}),
@@ -80,11 +80,11 @@ def test_the_schemes_of_the_package_keep_what_schemes_must(
 
 
 class Good(Static):
-    """Broken ones differ from this in one thing."""
+    """A valid scheme, from which broken ones differ in one point."""
 
 
 class Numbers(Good):
-    """Positions instead of a mask."""
+    """Return positions instead of a mask."""
 
     def select(self, axis: str, size: int, capacity: float, draw: Draw) -> Mask:
         return np.flatnonzero(super().select(axis, size, capacity, draw))  # type: ignore[return-value]
@@ -97,14 +97,14 @@ class Listed(Good):
 
 
 class Short(Good):
-    """Only the held part of the mask."""
+    """Return only the held part of the mask."""
 
     def select(self, axis: str, size: int, capacity: float, draw: Draw) -> Mask:
         return np.ones(units_held(capacity, size), dtype=np.bool_)
 
 
 class Consuming(Scheme):
-    """Draws from a stream, so the answer depends on how often it was asked."""
+    """Draw from a stream, so the answer depends on the number of earlier calls."""
 
     def __init__(self) -> None:
         self._rng = np.random.default_rng(0)
@@ -116,7 +116,7 @@ class Consuming(Scheme):
 
 
 class FirstComeFirstServed(Scheme):
-    """Clients hold what those who were asked before them left: by order, not by place."""
+    """Clients hold the rest of earlier calls: by order, not by place."""
 
     def __init__(self) -> None:
         self._seen: dict[tuple[int, str], list[int]] = {}
@@ -130,14 +130,14 @@ class FirstComeFirstServed(Scheme):
 
 
 class Greedy(Good):
-    """A unit too many."""
+    """Hold one unit too many."""
 
     def select(self, axis: str, size: int, capacity: float, draw: Draw) -> Mask:
         return np.arange(size) < units_held(capacity, size) * 1.25
 
 
 class GreedyByChance(Scheme):
-    """Masks of random size, a fifth too large on average."""
+    """Return masks of random size, a fifth too large on average."""
 
     def select(self, axis: str, size: int, capacity: float, draw: Draw) -> Mask:
         return generator(draw.seed, "mask", draw.round, draw.client, axis).random(size) < (
@@ -151,21 +151,21 @@ class Stingy(Good):
 
 
 class NeverWhole(Good):
-    """The last unit is nobody's."""
+    """The last unit is never held."""
 
     def select(self, axis: str, size: int, capacity: float, draw: Draw) -> Mask:
         return super().select(axis, size, capacity, draw) & (np.arange(size) < size - 1)
 
 
 class OtherWork(Good):
-    """A client that holds everything trains otherwise than FedAvg's."""
+    """A client that holds everything does not train like FedAvg."""
 
     def work(self, work: LocalWork, capacity: float) -> LocalWork:
         return replace(work, lr=work.lr / 2)
 
 
 class Meddling(Good, LooksAtModel):
-    """Changes its memory while it draws."""
+    """Change its memory in a draw."""
 
     def begin(self, parameters: Mapping[str, Tensor]) -> SchemeMemory:
         return {"asked": torch.zeros(1)}
@@ -176,7 +176,7 @@ class Meddling(Good, LooksAtModel):
 
 
 class Forgetful(Good):
-    """Remembers in itself, not in its memory: a resumed run begins anew."""
+    """Keep state in the object instead of the memory, so a resumed run starts anew."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -193,7 +193,7 @@ class Forgetful(Good):
 
 
 class Growing(Good):
-    """Memory that `begin` does not name."""
+    """Use memory that `begin` does not name."""
 
     def adapts(self, round_: int) -> bool:
         return True
@@ -203,7 +203,7 @@ class Growing(Good):
 
 
 class Stretching(Good):
-    """Memory that changes its shape."""
+    """Change the shape of its memory."""
 
     def begin(self, parameters: Mapping[str, Tensor]) -> SchemeMemory:
         return {"rounds": torch.zeros(0)}
@@ -233,7 +233,7 @@ class OtherOutput(Good):
 
 
 class LostClients(Good):
-    """A cell that is none."""
+    """Name a cell that does not exist."""
 
     cells = 1
 
@@ -245,14 +245,14 @@ class LostClients(Good):
 
 
 class Peeking(Good):
-    """Looks at the model, and does not say so."""
+    """Depend on the model without declaring it."""
 
     def select(self, axis: str, size: int, capacity: float, draw: Draw) -> Mask:
         return draw.knowledge.magnitudes(axis) >= 0
 
 
 class Hasty(Good):
-    """Does not say when it adapts."""
+    """Adapt without declaring it."""
 
     def adapt(self, now: Adaptation) -> tuple[Mapping[str, Tensor], SchemeMemory]:
         return now.tensors, now.memory
@@ -383,7 +383,7 @@ def test_bernoulli_inclusion_frequencies_match_p(p: float) -> None:
         Random().select("a", size, p, Draw(0, r, 0)).astype(np.float64) for r in range(draws)
     )
     deviation = np.sqrt(p * (1 - p) / draws)
-    # 5 standard deviations over 50 units; the draws are keyed, so this never flickers
+    # 5 standard deviations over 50 units; the draws are keyed, so the test is deterministic
     assert np.abs(total / draws - p).max() < 5 * deviation
 
 

@@ -38,7 +38,7 @@ Array = NDArray[np.float64]
 
 
 def parts(scheme: Hierarchical, size: int, round_: int, axis: str = "a") -> Array:
-    """Clients x units: what every client holds."""
+    """Return the parts of all clients: clients x units."""
     clients = range(2 * scheme.cells)
     return np.array([scheme.select(axis, size, 1.0, Draw(7, round_, c)) for c in clients])
 
@@ -82,7 +82,7 @@ def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def two_layers(rule: str, per_round: int) -> Setup:
-    """f(x) = v A x + b with five hidden units: two cells hold three and two of them."""
+    """f(x) = v A x + b with five hidden units, of which two cells hold three and two."""
     rng = np.random.default_rng(1)
     x, y = rng.normal(size=(CLIENTS * EXAMPLES, INPUTS)), rng.normal(size=CLIENTS * EXAMPLES)
     data = dataset(*[(torch.from_numpy(x), torch.from_numpy(y))] * 2)
@@ -104,7 +104,7 @@ def two_layers(rule: str, per_round: int) -> Setup:
 
 
 def plain(setup: Setup, rounds: int, rule: str) -> tuple[Array, Array, Array]:
-    """Hierarchical independent sub-model training, written down without any of the package."""
+    """Run hierarchical independent sub-model training, written without the package."""
 
     def descend(client: int, a: Array, v: Array, b: Array) -> tuple[Array, Array, Array]:
         own = setup.clients.examples(client)
@@ -157,7 +157,7 @@ def test_rounds_equal_a_plain_transcription(rule: str, per_round: int) -> None:
     np.testing.assert_allclose(found[0], a, rtol=0, atol=1e-12)  # float64, sums in another order
     np.testing.assert_allclose(found[1][0], v, rtol=0, atol=1e-12)
     np.testing.assert_allclose(found[2], [b], rtol=0, atol=1e-12)
-    if per_round == 1:  # the case of a cell without any update was among them
+    if per_round == 1:  # a cell without an update occurred
         cells = [[c % 2 for r in (p, p + 1) for c in setup.population.sample(r)] for p in (0, 2, 4)]
         assert any(len(set(took)) == 1 for took in cells)
 
@@ -180,7 +180,7 @@ def labelled(rule: str, weights: str = "uniform") -> Setup:
 def moved(
     cells: Cells, setup: Setup, cell: int, classes: list[int], by: float, weight: float
 ) -> None:
-    """Add an update that moved all that a client of ``cell`` with these labels holds."""
+    """Add an update that moves everything that a client of ``cell`` with these labels holds."""
     cut = cut_of(setup, Assignment(0, cell, 0.5), np.array(classes))
     tensors = {n: t + by for n, t in gather(cut, cells.bases[cell]).items()}
     cells.accumulators[cell].add(cut, tensors, weight)
@@ -188,7 +188,7 @@ def moved(
 
 @pytest.mark.parametrize("rule", RULES)
 def test_rows_of_absent_labels_are_averaged_over_those_who_held_them(rule: str) -> None:
-    """Weights 1 and 2 in cell 0, 3 in cell 1, over two rounds; label 3 has nobody."""
+    """Weights 1 and 2 in cell 0, 3 in cell 1, over two rounds; label 3 is absent."""
     setup = labelled(rule)
     state = State(0, {n: torch.zeros_like(t) for n, t in initial_state(setup).tensors.items()})
     state = begin_cells(setup, state)
@@ -231,7 +231,7 @@ def test_a_cell_that_took_no_update_in_a_period_leaves_its_part() -> None:
 
 
 class Counting(Plain):
-    """A server step that counts."""
+    """A server step that counts its calls."""
 
     def __init__(self) -> None:
         self.steps = 0
@@ -308,7 +308,8 @@ def test_a_run_stopped_within_a_period_goes_on_to_the_same_bytes(tmp_path: Path)
     assert whole.memory_file.read_bytes() == broken.memory_file.read_bytes()
 
 
-# -- what is refused ------------------------------------------------------------------------------
+# -- refusals
+# ---------------------------------------------------------------------------------------
 
 
 GIVEN = RunFacts(sizes={"a": 10}, capacities=[0.5, 1.0], clients=4, per_round=4, granularity="unit")

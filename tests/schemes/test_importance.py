@@ -1,4 +1,4 @@
-"""FIARSE's masks: the largest of the global model, fixed for the round, counted as they are."""
+"""FIARSE's masks: the largest weights of the global model, fixed for the round, counted as held."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SCOPES: list[Scope] = ["axis", "global"]
 
 
 class Sizes:
-    """A model of which only the magnitudes are known."""
+    """A model with given magnitudes only."""
 
     def __init__(
         self, values: dict[str, Sequence[float]], shapes: Sequence[Sequence[int]] = ()
@@ -77,7 +77,7 @@ def test_the_largest_of_every_axis_or_of_all_axes() -> None:
     assert drawn(Importance("axis"), model, 0.5) == {"a": [0, 2], "b": [0, 1, 5], "c": [1]}
     # 6 of 12 units: first 6, 10 and 0.2, the largest of each axis, then 9, 8 and 7
     assert drawn(Importance("global"), model, 0.5) == {"a": [2], "b": [0, 1, 2, 5], "c": [1]}
-    # 2 of 12 would leave an axis empty: no net; every axis keeps its largest
+    # 2 of 12 would leave an axis empty, which is no net; every axis keeps its largest
     assert drawn(Importance("global"), model, 0.1) == {"a": [2], "b": [5], "c": [1]}
 
 
@@ -88,7 +88,7 @@ def test_single_weights_are_ranked_by_tensor_or_all_together() -> None:
 
 
 def test_everybody_holds_norms_and_biases_and_the_share_is_of_the_rest() -> None:
-    """As FIARSE has it for norms: the three of one dimension are neither ranked nor counted."""
+    """Like FIARSE for norms: the three one-dimensional tensors are neither ranked nor counted."""
     sizes = [4, 3, 2, 1, 0, 0, 0.5, 8, 7, 6, 5]
     model = Sizes({"coordinates": sizes}, [(2, 2), (2,), (), (1, 4)])
     assert drawn(Importance("axis"), model, 0.5) == {"coordinates": [0, 1, 4, 5, 6, 7, 8]}
@@ -113,8 +113,8 @@ def test_what_a_configuration_says_of_the_scope_reaches_the_scheme() -> None:
 
 @pytest.mark.parametrize("scope", SCOPES)
 def test_no_channel_of_a_norm_is_multiplied_by_zero(scope: Scope) -> None:
-    """The scales of an untrained norm are all 1: a share of equals is the first few of them, and
-    a small sub-model would have lost most channels of every layer whatever its weights are.
+    """The scales of an untrained norm are all 1, so a share of equal ones would be the first few,
+    and a small sub-model would lose most channels of every layer for any weights.
     """
     choice = {"name": "importance", "granularity": "coordinate", "scope": scope}
     setup = tiny_setup("preresnet18", scheme=choice)
@@ -132,7 +132,7 @@ def test_no_channel_of_a_norm_is_multiplied_by_zero(scope: Scope) -> None:
 
 @pytest.mark.slow
 def test_a_small_sub_model_of_single_weights_learns() -> None:
-    """With a share of every norm the sub-model of 1/16 stayed at chance, 10 %, at any length."""
+    """With a share of every norm, the sub-model of 1/16 stayed at chance, 10 %, at any length."""
     settings = {
         "model": {"name": "preresnet18", "width": 4},
         "scheme": {"name": "importance", "granularity": "coordinate"},
@@ -199,7 +199,7 @@ def test_cuts_of_a_real_net_are_those_of_sorting(scope: Scope) -> None:
             assert {a: kept.tolist() for a, kept in cut.units.items()} == expected
         held = [model.magnitudes(a)[cut.units.get(a, slice(None))] for a in model.axes]
         free = [np.delete(model.magnitudes(a), cut.units.get(a, slice(None))) for a in model.axes]
-        if scope == "global":  # but for those that are their axis's only one
+        if scope == "global":  # except for the only one of an axis
             least = min(h.min() for h in held if len(h) > 1)
             assert least >= max(f.max() for f in free if len(f))
             units = sum(map(len, ranked.values()))
@@ -223,7 +223,7 @@ def test_cuts_of_a_real_net_are_those_of_sorting(scope: Scope) -> None:
 
 
 class Watched(SerialEngine):
-    """Keeps what went out and what came back."""
+    """Record sent and returned tensors."""
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
@@ -245,8 +245,8 @@ def stepped(setup: Setup, state: State) -> tuple[State, Watched]:
 
 @pytest.mark.parametrize("scope", SCOPES)
 def test_the_mask_stands_for_the_round(scope: Scope) -> None:
-    """As if by hand: SGD on the weights that were largest when the round began, whatever becomes
-    of them. Code that asks anew which are largest in every forward pass ends elsewhere.
+    """Like SGD on the weights that were largest at the start of the round, whatever their later
+    values. Code that ranks anew in every forward pass ends elsewhere.
     """
     work = {"steps": 6, "lr": 0.5, "momentum": 0.0}  # large steps, so that ranks change
     setup = tiny_setup(
@@ -285,12 +285,12 @@ def test_the_mask_stands_for_the_round(scope: Scope) -> None:
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
         assert (found[~mask] == 0).all()
         dropped = flat(state.tensors.values()).abs()[~mask].max()
-        changed += int((found[mask].abs() < dropped).sum())  # would not be held if asked again
+        changed += int((found[mask].abs() < dropped).sum())  # would not be held after a new ranking
     assert changed > 0
 
 
 class Halves:
-    """The first half of the examples is client 0's, the second client 1's."""
+    """Client 0 has the first half of the examples, client 1 the second."""
 
     def __init__(self, examples: int) -> None:
         self._each = examples // 2
@@ -304,8 +304,8 @@ class Halves:
 
 @pytest.mark.parametrize("granularity", ["unit", "coordinate"])
 def test_a_held_weight_that_did_not_change_counts_in_the_denominator(granularity: str) -> None:
-    """The first input is always zero at client 0, so what it holds of the first column comes back
-    as it went. Inferring masks from changes divides by 1 there; two clients held it.
+    """The first input is always zero at client 0, so its part of the first column returns
+    unchanged. Inferring masks from changes divides by 1 there, although two clients held it.
     """
     x = torch.randn(8, 3, generator=torch.Generator().manual_seed(5))
     x[:4, 0] = 0

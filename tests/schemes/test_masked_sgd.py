@@ -1,4 +1,4 @@
-"""Masked training on one machine: its iterates, and its alignment against hand computation."""
+"""Masked training on one machine: its iterates, and its alignment against direct computation."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def linear(sequence: str, capacity: float = 0.5) -> Setup:
-    """Least squares on one machine, one step of four examples per round, weight by weight."""
+    """Make least squares on one machine, one step of four examples per round, weight by weight."""
     rng = np.random.default_rng(1)
     x = rng.normal(size=(EXAMPLES, D))
     y = x @ rng.normal(size=D)
@@ -177,7 +177,7 @@ def test_measuring_is_in_the_metrics_and_costs_no_traffic(tmp_path: Path) -> Non
 @pytest.mark.parametrize("granularity", ["unit", "coordinate"])
 @pytest.mark.parametrize("name", [name for name in SCHEMES.entries if name != "masked-sgd"])
 def test_a_round_sends_what_a_round_of_the_sequence_does(name: str, granularity: str) -> None:
-    """Values, masks that the client cannot make itself, and what an adaptation takes."""
+    """Values, masks that the client cannot compute itself, and the cost of an adaptation."""
 
     def setup(scheme: dict[str, Any]) -> Setup:
         keys: dict[str, Any] = {"granularity": granularity}

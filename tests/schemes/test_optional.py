@@ -1,4 +1,4 @@
-"""Optional members of schemes, what they may know of the model, and the page that says so."""
+"""Optional members of schemes, model facts for them, and the page about them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from tests.model.zoo.transformer import VisionTransformer
 from tests.support.common import tiny_images, tiny_setup
 from tests.support.rounds import step_of
 
-# ruff: noqa: ARG002 - a scheme is given more than most of these look at
+# ruff: noqa: ARG002 - schemes get more arguments than most of these use
 
 
 ALONE = {"count": 1, "per_round": 1, "capacities": [0.5]}
@@ -73,7 +73,7 @@ class Shifting(Scheme):
 
 
 class Formerly(Scheme, LooksAtModel, HasMemory):
-    """The same, as earlier versions asked for it."""
+    """`Shifting` with the interface of earlier versions."""
 
     select, begin = Shifting.select, Shifting.begin
     adapts, adapt = Shifting.adapts, Shifting.adapt
@@ -85,7 +85,7 @@ class NamedFirst(LooksAtModel, HasMemory, Scheme):
 
 
 class Delegating(Static):
-    """Passes on what it lacks, so that the defaults of `Scheme` do not count."""
+    """Forward missing members, so that the defaults of `Scheme` are not used."""
 
     def select(self, axis: str, size: int, capacity: float, draw: Draw) -> Mask:
         return Shifting().select(axis, size, capacity, draw)
@@ -95,7 +95,7 @@ class Delegating(Static):
 
 
 def given() -> Any:
-    """No class of its own at all."""
+    """Make an object without its own class."""
     one = Shifting()
     names = ("select", "looks_at_model", "begin", "adapts", "adapt")
     return SimpleNamespace(**{name: getattr(one, name) for name in names})
@@ -160,7 +160,7 @@ def test_cells_named_by_their_former_protocol_are_defined_whole() -> None:
 
 
 def test_borrowed_masks_are_drawn_by_layer_too() -> None:
-    """The cut of `random` whose layers draw independently is the borrower's."""
+    """The cut of `random` with independent layers is the borrower's."""
     chosen = {"sampling": "fixed", "alignment": "independent"}
     setups = [
         tiny_setup("preresnet18", tiny_images(), scheme={**name, **chosen}, clients=ALONE)
@@ -172,7 +172,7 @@ def test_borrowed_masks_are_drawn_by_layer_too() -> None:
 
 
 def by_counting(axes: Axes, parameters: dict[str, Tensor], axis: str) -> list[float]:
-    """Drop one unit after another: its weights are those that go with it."""
+    """Drop one unit after another, and count the weights that are dropped with it."""
     size, means = axes.sizes[axis], []
     for unit in range(size):
         without = UnitCut(axes, {axis: np.delete(np.arange(size), unit)})
@@ -186,7 +186,7 @@ def by_counting(axes: Axes, parameters: dict[str, Tensor], axis: str) -> list[fl
 
 
 def residual() -> nn.Module:
-    """A square between one axis and itself: w[i, i] goes with unit i along both dimensions."""
+    """A square between an axis and itself: w[i, i] belongs to unit i along both dimensions."""
     return Net(
         lambda m, x: m.out((h := m.stem(x).relu()) + m.square(h)),
         stem=nn.Linear(6, 5), square=nn.Linear(5, 5), out=nn.Linear(5, 2),
@@ -194,7 +194,7 @@ def residual() -> nn.Module:
 
 
 def outer() -> nn.Module:
-    """A product of an axis with itself: position (i, j) goes with units i and j."""
+    """A product of an axis with itself: position (i, j) belongs to units i and j."""
 
     def forward(m: nn.Module, x: Tensor) -> Tensor:
         h = m.stem(x).relu()  # type: ignore[operator]
@@ -302,7 +302,7 @@ def test_every_key_is_explained(key: str) -> None:
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A package with a scheme, as an installer leaves it."""
+    """Make a package with the page's scheme, like an installer."""
     (tmp_path / "schemes_of_a_package.py").write_text(CODE)
     info = tmp_path / "schemes_of_a_package-1.0.dist-info"
     info.mkdir()

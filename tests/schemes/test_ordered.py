@@ -1,4 +1,4 @@
-"""Ordered dropout: a step at width q is the step of the small model of width q, bit for bit."""
+"""Ordered dropout: a step at width q equals a step of the small model of width q, bit for bit."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ WIDTHS = (0.25, 0.5, 1.0)
 
 
 def drawn(setup: Setup, task: Task, number: int) -> float:
-    """The width of a step, transcribed."""
+    """Return the width of a step, transcribed."""
     where, rule = task.assignment, task.step_rule
     if rule is None:
         return where.capacity
@@ -58,7 +58,7 @@ def tasks_of(setup: Setup) -> list[Task]:
 
 
 class Tied(nn.Module):
-    """Its decoder is its encoder transposed, and one norm stands in two places."""
+    """A net whose decoder is its encoder transposed, with one norm in two places."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ NETS: dict[str, type[nn.Module]] = {"tied": Tied, "gates": Gates, "pixels": Pixe
 def stepped(
     net: nn.Module, capacity: float, distill: float = 0.0
 ) -> tuple[nn.Module, UnitCut, NestedStep, Tensor, Tensor]:
-    """A client of ``capacity`` on six inputs, with everything that its step needs."""
+    """Make a client of ``capacity`` on six inputs with everything for its step."""
     torch.manual_seed(1)
     x, y = torch.randn(5, 6), torch.tensor([0, 1, 2, 0, 1])
     if next(net.parameters()).dtype == torch.float64:
@@ -129,7 +129,7 @@ def test_a_step_is_that_of_the_small_model_alone(name: str, capacity: float) -> 
             if width < capacity and like.dim() > 1:
                 assert (gradient == 0).any()
         after = gather(within(inner.plan, cut.plan), tensors_of(module))
-        for n, buffer in alone.named_buffers():  # running statistics, as the small model left them
+        for n, buffer in alone.named_buffers():  # running statistics of the small model
             if buffer.is_floating_point():
                 assert torch.equal(after[n], buffer), n
             else:
@@ -198,7 +198,7 @@ def test_one_width_is_static_bit_for_bit(model: str, distill: float) -> None:
 
 
 def ordered(model: str = "mlp", **sections: Any) -> Setup:
-    """Seven clients with 8 to 9 examples of three labels each, in batches of 4."""
+    """Make seven clients with 8 to 9 examples of three labels each, in batches of 4."""
     sections["scheme"] = {"name": "ordered"} | sections.get("scheme", {})
     sections["clients"] = {"capacities": [1, 0.5, 0.25]} | sections.get("clients", {})
     return setup_of(model, **sections)
@@ -210,7 +210,7 @@ def ordered(model: str = "mlp", **sections: Any) -> Setup:
 def test_one_step_of_a_client_is_that_of_a_static_client_of_the_drawn_width(
     model: str, labels: str
 ) -> None:
-    """The rest of what it holds stays as it was."""
+    """The rest of its part stays unchanged."""
     sections: dict[str, Any] = {"local": {"steps": 1, "absent_labels": labels}}
     setup = ordered(model, **sections)
     seen = Counter(drawn(setup, task, 0) < task.assignment.capacity for task in tasks_of(setup))

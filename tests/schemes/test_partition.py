@@ -1,4 +1,6 @@
-"""Independent subnet training: disjoint parts, redrawn in time, all of it where shares allow."""
+"""Independent subnet training: disjoint parts, redrawn on time, covering everything if shares
+allow.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,7 @@ def test_places_of_a_round_share_no_unit_and_hold_their_share(
         assert counts.max() <= 1
         for mask in masks:
             assert size * capacity - 1 < mask.sum() <= units_held(capacity, size)
-        if capacity == 1 / clients:  # every unit is somebody's, whether or not they divide evenly
+        if capacity == 1 / clients:  # every unit has a holder, whether or not they divide evenly
             assert counts.min() == 1
 
 
@@ -75,7 +77,7 @@ def test_every_weight_with_a_cut_axis_has_one_holder_at_most(model: str, granula
                 assert (count == 1).all(), name  # the flat vector is divided without remainder
             elif cut_axes:
                 assert count.max() == 1, name
-                # between two cut axes a weight is held if one of the two clients has both its ends
+                # between two cut axes a weight is held if one client has both its units
                 assert count.sum() == count.numel() / len(cut_axes), name
             else:
                 assert (count == 2).all(), name
@@ -87,7 +89,7 @@ def test_axes_are_dealt_by_permutations_of_their_own_shared_by_all_clients() -> 
     def deal(axis: str, seed: int, round_: int, client: int, place: int) -> bytes:
         return scheme.select(axis, size, 1 / 4, Draw(seed, round_, client, place)).tobytes()
 
-    assert deal("a", 0, 3, 5, 1) == deal("a", 0, 3, 99, 1)  # whoever is in the place
+    assert deal("a", 0, 3, 5, 1) == deal("a", 0, 3, 99, 1)  # for any client in the place
     others = {deal("b", 0, 3, 5, 1), deal("a", 1, 3, 5, 1), deal("a", 0, 4, 5, 1),
               deal("a", 0, 3, 5, 2)}  # fmt: skip
     assert len(others | {deal("a", 0, 3, 5, 1)}) == 5
@@ -157,7 +159,8 @@ def test_the_only_holder_of_a_weight_decides_it_under_selective() -> None:
     new, report = step_of(setup, state, Watched(setup))
     assert report.weights_covered == 1
     for name, tensor in new.tensors.items():
-        copied = sum(u.tensors[name] for u in made.values())  # masked, and every weight is one's
+        # masked, and every weight has one holder
+        copied = sum(u.tensors[name] for u in made.values())
         torch.testing.assert_close(tensor, copied, rtol=0, atol=1e-7)  # one sum in float32
 
 

@@ -1,5 +1,5 @@
-"""What schemes may offer beyond masks: what goes with the masks, and that no part is ignored."""
-# ruff: noqa: ARG002 - a scheme is given more than most of these look at
+"""Optional parts of schemes beyond masks: borrowed with the masks, and never ignored."""
+# ruff: noqa: ARG002 - schemes get more arguments than most of these use
 
 from __future__ import annotations
 
@@ -100,9 +100,9 @@ class HalfSteps:
 
 
 class Telling(Scheme, LooksAtModel):
-    """Offers everything, and answers every question in a way that no default does.
+    """Offer everything, and answer every question unlike any default.
 
-    It names none of the protocols that have members: they are found by what it defines.
+    It names none of the protocols that have members: they are detected by its definitions.
     """
 
     sends_masks = True
@@ -154,15 +154,15 @@ class Telling(Scheme, LooksAtModel):
 
 
 class Foretells(MaskRole, Protocol):
-    """A protocol that nobody knew of when schemes that borrow masks were written."""
+    """A protocol that is unknown to schemes that borrow masks."""
 
     @abstractmethod
     def foretell(self, round_: int) -> int:
-        """Something about masks."""
+        """Return something about masks."""
 
 
 class Pays(TrainingRole, Protocol):
-    """A new one about training."""
+    """A new protocol about training."""
 
     price: float
 
@@ -185,7 +185,7 @@ ALL = [*PROTOCOLS, Foretells, Pays]
 
 
 def refuse(scheme: Scheme, match: str) -> None:
-    """A scheme that is refused before a run, with a reason."""
+    """Make a scheme that is refused before a run, with a reason."""
     with pytest.raises(SubmodelError, match=match):
         tiny_setup("mlp", scheme={"name": scheme})
 
@@ -297,7 +297,7 @@ def test_what_the_sequence_offers_reaches_the_run() -> None:
 
 
 class Kept(Scheme, LooksAtModel, HasMemory, Adapts, Observes):
-    """Holds what its memory says, which moves on before every round."""
+    """Hold the units in its memory, which change before every round."""
 
     def select(self, axis: str, size: int, capacity: float, draw: Draw) -> Mask:
         first = int(draw.knowledge.memory["first"])
@@ -343,7 +343,7 @@ def test_a_run_asks_the_sequence_for_all_of_it() -> None:
 
 
 class Bare:
-    """Defines what `Kept` defines, and has no base class but the one that must be named."""
+    """Define the members of `Kept` with only the base class that must be named."""
 
     select, begin = Kept.select, Kept.begin
     adapts, adapt, observes, observe = Kept.adapts, Kept.adapt, Kept.observes, Kept.observe
@@ -379,7 +379,7 @@ class Cautious(Static):
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", [SerialEngine, BatchedEngine])
 def test_steps_and_work_of_an_own_scheme_are_taken_by_every_engine(engine: Any) -> None:
-    """A gradient halved is a learning rate halved: exactly, as both are a change of exponent."""
+    """Halving a gradient equals halving the learning rate, exactly, as both change an exponent."""
     states = []
     for scheme in (Halving(), Cautious(), Static()):
         setup = replace(tiny_setup("mlp", local={"steps": 2}), scheme=scheme)

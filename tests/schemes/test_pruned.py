@@ -1,4 +1,4 @@
-"""Pruning to gradients: how the mask is chosen, what it leaves of the model, and what it costs."""
+"""Pruning by gradients: choice of the mask, its effect on the model, and its cost."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from tests.support.runs import whole_and_resumed
 def adaptation(
     capacity: float, round_: int, squares: list[float], weights: list[float], mask: list[int]
 ) -> Adaptation:
-    """Six weights in a matrix and a bias: seven in all."""
+    """Make six weights in a matrix and a bias: seven in all."""
     tensors = {"w": torch.tensor(weights).view(2, 3), "b": torch.tensor([7.0]),
                "count": torch.tensor(1.0)}  # fmt: skip
     squares_by_name = {"w": torch.tensor(squares).view(2, 3), "b": torch.tensor([2.0])}
@@ -90,7 +90,7 @@ def test_six_weights_by_hand(held: int, expected: list[int]) -> None:
 
 
 def test_what_is_cheap_comes_before_what_has_the_larger_gradient() -> None:
-    """F = 2 and 18, 6 on average: t = 4/3 and 4, so 3 at the one is worth more than 8."""
+    """F = 2 and 18, 6 on average: t = 4/3 and 4, so 3 at the first is worth more than 8."""
     tensors = {"w": torch.ones(2, 3), "v": torch.ones(1, 2)}
     squares = {"w": torch.tensor([[3.0, 0, 0], [0, 0, 0]]), "v": torch.tensor([[0.0, 8.0]])}
     now = Adaptation(0, 0, tensors, ["w", "v"], [1 / 8], Pruned().begin(tensors),
@@ -104,7 +104,7 @@ def test_what_is_cheap_comes_before_what_has_the_larger_gradient() -> None:
     ("prunable", "expected"),
     [
         (0.0, [1, 1, 1, 0, 0, 0]),  # capacity leaves three of six: 3, 2 and 1
-        (0.4, [0, 1, 1, 0, 1, 0]),  # of which 1 may go, and the best gradient comes
+        (0.4, [0, 1, 1, 0, 1, 0]),  # of which 1 may go, and the best gradient enters
         (1.0, [1, 0, 0, 0, 1, 0]),  # all may go; after two of them Gamma = 1.5 is more than 1
     ],
 )
@@ -142,7 +142,7 @@ values = st.lists(st.floats(0, 9), min_size=7, max_size=7).map(np.array)
 def test_no_other_choice_has_a_larger_ratio(
     value: Any, cost: Any, stays: Any, base_value: float, base_cost: float
 ) -> None:
-    """Proven for PruneFL's greedy choice; here against all of them."""
+    """Proven for PruneFL's greedy choice; compared with all choices here."""
 
     def gamma(chosen: Any) -> float:
         return float((base_value + value[chosen].sum()) / (base_cost + cost[chosen].sum()))
@@ -161,7 +161,7 @@ def test_no_other_choice_has_a_larger_ratio(
 
 
 def by_autograd(setup: Setup, state: State) -> dict[str, Tensor]:
-    """The mean over the clients of the squared gradient, one client after another, in float64."""
+    """Return the mean over clients of the squared gradient, one by one, in float64."""
     total: dict[str, Tensor] = {}
     weights = 0.0
     for assignment in plan(setup, state.round):
@@ -317,17 +317,17 @@ def test_six_weights_come_back_as_they_left_if_they_are_kept() -> None:
 
 
 def test_weights_come_back_with_the_value_that_they_left_with() -> None:
-    """As PruneFL's server has it: its model keeps what a mask hides."""
+    """Like PruneFL's server, whose model keeps masked weights."""
     scheme = {"name": "pruned", "granularity": "coordinate", "every": 1, "reentry": "kept"}
     setup = pruned_setup("mlp", scheme={**scheme, "base_cost": 100.0})
-    still = replace(setup, work=replace(setup.work, lr=0.0))  # what a round begins with stays
+    still = replace(setup, work=replace(setup.work, lr=0.0))  # the initial model of a round stays
     names = [n for n, _ in setup.module.named_parameters()]
 
     def flat(state: State) -> Tensor:
         return torch.cat([state.tensors[n].flatten() for n in names])
 
     state = initial_state(setup)
-    last, back = flat(state), 0  # of every weight, the value that it had when it was held
+    last, back = flat(state), 0  # the last held value of every weight
     for _ in range(4):
         before = state.memory["scheme/mask"].bool()
         begun, _ = step_of(still, state, SerialEngine(setup))
@@ -404,7 +404,8 @@ def test_a_stopped_run_goes_on_with_its_mask(tmp_path: Path) -> None:
     assert [line["bytes_down"] for line in lines] == [line["bytes_down"] for line in history]
 
 
-# -- what is refused -------------------------------------------------------------------------------
+# -- refusals
+# ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow

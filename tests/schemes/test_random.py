@@ -1,4 +1,4 @@
-"""Federated Dropout, `random` with masks of fixed size; and channels drawn layer by layer."""
+"""Federated Dropout, `random` with masks of fixed size; and independent draws per layer."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_skips_agree_with_branches_only_where_a_convolution_is_the_skip() -> Non
                     assert channels(f"{path}.shortcut", 0) == out
                     assert channels(f"{path}.shortcut", 1) == stream
                 else:
-                    assert stream != out  # what the identity skip adds up
+                    assert stream != out  # the sum of the identity skip
                 assert len(set(out)) == len(out) == np.ceil((8 << stage) * capacity)
                 stream = out
         assert channels("norm", 0) == channels("classifier", 1) == stream

@@ -40,7 +40,7 @@ EXACT = 1e-12  # float64 sums of some hundred terms
 
 
 def three() -> Dataset:
-    """Three numbers and two labels."""
+    """Make three numbers and two labels."""
     x = six().train.x[:, :3]
     return dataset(*[(x, torch.arange(len(x)) % 2)] * 2)
 
@@ -58,7 +58,7 @@ def made(net: nn.Module, capacity: float, data: Dataset | None = None, **section
 
 
 def subsets(size: int, share: float, sampling: str) -> Iterator[tuple[float, np.ndarray]]:
-    """Every draw of an axis with its probability; where none is drawn, any one stays."""
+    """List every draw of an axis with its probability; if it is empty, any one unit stays."""
     held = int(np.ceil(share * size))
     for count in range(size + 1):
         for chosen in combinations(range(size), count):
@@ -136,7 +136,7 @@ def tasks_of(setup: Setup) -> list[Task]:
 @pytest.mark.parametrize("granularity", ["unit", "coordinate"])
 @pytest.mark.parametrize("net", [Joined, Gates, Square])
 def test_a_client_takes_the_steps_of_the_definition(net: type[nn.Module], granularity: str) -> None:
-    """The full net with S w put in, by functional_call; w moves by torch's own SGD."""
+    """The full net with S w by functional_call; w moves by torch's SGD."""
     torch.manual_seed(0)
     local = {"momentum": 0.9, "weight_decay": 0.01}
     setup = made(net(), 0.5, scheme={"granularity": granularity}, local=local)

@@ -1,4 +1,4 @@
-"""Axes made from layouts, without a trace."""
+"""Axes from layouts, without a trace."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from submodel.model.axes.layout import Along, Concatenation, FixedPart, Layout, 
 
 
 def axes_of(module: nn.Module, layouts: Mapping[str, tuple[Layout, ...]]) -> Axes:
-    """Axes from layouts, all other tensors being fixed."""
+    """Make axes from layouts; all other tensors are fixed."""
     tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     fixed = {name: tuple(FixedPart(size) for size in t.shape) for name, t in tensors.items()}
     sizes: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""Pages opened in a browser: what they show, what they ask for, what goes wrong in them."""
+"""Pages in a browser: their content, their requests and their errors."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 _PATIENCE = 10.0  # seconds
 IS_DRAWN = """const curves = document.getElementById("curves-chart");
 return document.getElementById("sentence") && (!curves || curves.querySelector("svg"));"""
-"""A script: whether a page of ours has drawn itself."""
+"""A script that returns whether a page of ours is drawn."""
 NO_BROWSER = "no browser here (chromium and chromedriver)"
-"""Why the tests of pages are skipped."""
+"""The reason why the tests of pages are skipped."""
 _PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 _OPTIONS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"),
@@ -29,7 +29,7 @@ _OPTIONS = (
 
 
 def start_browser(profile: Path) -> Chrome | None:
-    """A browser with an empty profile; None where the machine has none."""
+    """Start a browser with an empty profile; None if the machine has none."""
     program = next((path for name in _PROGRAMS if (path := shutil.which(name))), None)
     driver_program = shutil.which("chromedriver")
     if program is None or driver_program is None:
@@ -46,13 +46,13 @@ def start_browser(profile: Path) -> Chrome | None:
 
 
 class Browser:
-    """One browser, with what tests ask of a page."""
+    """A browser with helpers for tests of a page."""
 
     def __init__(self, driver: Chrome) -> None:
         self.driver = driver
 
     def open(self, page: Path | str, width: int = 1280, scheme: str = "light") -> None:
-        """Open a file as people do, in a window of so many pixels; or an address, as it is."""
+        """Open a file like a user, in a window of a size in pixels; or an address."""
         feature = {"name": "prefers-color-scheme", "value": scheme}
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
         size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
@@ -64,34 +64,34 @@ class Browser:
             self.wait(IS_DRAWN)
 
     def run(self, script: str, *arguments: object) -> Any:
-        """What a script returns."""
+        """Return the result of a script."""
         return self.driver.execute_script(script, *arguments)
 
     def wait(self, script: str, patience: float = _PATIENCE) -> None:
-        """Wait until a script returns something that is so."""
+        """Wait until a script returns a true value."""
         deadline = time.monotonic() + patience
         while not self.run(script):
             assert time.monotonic() < deadline, script
             time.sleep(0.02)
 
     def find(self, selector: str) -> WebElement:
-        """The first element of a CSS selector."""
+        """Return the first element of a CSS selector."""
         return self.driver.find_element("css selector", selector)
 
     def all(self, selector: str) -> Sequence[WebElement]:
-        """All elements of a CSS selector."""
+        """Return all elements of a CSS selector."""
         return self.driver.find_elements("css selector", selector)
 
     def text(self, selector: str) -> str:
-        """What an element says."""
+        """Return the text of an element."""
         return str(self.run("return document.querySelector(arguments[0]).textContent", selector))
 
     def problems(self) -> list[str]:
-        """What the console has said since the last time."""
+        """Return the console messages since the last call."""
         return [entry["message"] for entry in self.driver.get_log("browser")]  # type: ignore[no-untyped-call]
 
     def requests(self) -> list[str]:
-        """The addresses that were asked for since the last time."""
+        """Return the requested addresses since the last call."""
         messages = [
             json.loads(entry["message"])["message"]
             for entry in self.driver.get_log("performance")  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""The command `submodel`, in a process of its own or in this one."""
+"""The command `submodel`, in a separate process or in this one."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ Command = Callable[..., subprocess.CompletedProcess[str]]
 
 
 def process(*arguments: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """The command as a user starts it."""
+    """Start the command like a user."""
     command = [sys.executable, "-m", "submodel", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd)

@@ -1,4 +1,4 @@
-"""What the tests share: small setups that train in milliseconds."""
+"""Common small setups that train in milliseconds."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WIDTHS = {"mlp": 16, "cnn": 8, "preresnet18": 4, "preresnet34": 2}
 
 
 def tiny_images(count: int = 60, classes: int = 10) -> Dataset:
-    """Random 8 x 8 images with labels that their brightness tells."""
+    """Make random 8 x 8 images with labels that depend on their brightness."""
     generator = torch.Generator().manual_seed(0)
     y = torch.arange(count) % classes
     x = torch.randn(count, 1, 8, 8, generator=generator) + y.view(-1, 1, 1, 1) / 5
@@ -37,7 +37,7 @@ def tiny_images(count: int = 60, classes: int = 10) -> Dataset:
 def tiny_setup(
     model: str = "cnn", images: Dataset | None = None, width: int | None = None, **sections: Any
 ) -> Setup:
-    """A setup of four clients on tiny images; keyword arguments are sections of the config."""
+    """Make a setup of four clients on tiny images; keyword arguments are sections of the config."""
     config: dict[str, Any] = {
         "model": {"name": model, "width": width or WIDTHS[model]},
         "data": {"partition": "iid"},

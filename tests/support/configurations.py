@@ -1,4 +1,4 @@
-"""Valid configurations of every kind, drawn from the types of the keys themselves."""
+"""Strategies for valid configurations of every kind, from the types of the keys."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ WORDS: dict[str, SearchStrategy[Any]] = {
     "engine.name": st.sampled_from(["auto", "local", "torchrun", "flower"]),
     "scheme.sequence": st.sampled_from([n for n in SCHEMES.names() if n != "masked-sgd"]),
 }
-# What a key needs beside it to mean anything, beyond the component that has it.
+# Settings that a key needs to have an effect, besides its component.
 BESIDE: dict[str, dict[str, Any]] = {
     "model.rank_share": {"model.factorised": True},
     "model.scaler": {"model.factorised": False, "model.adapters": None},
@@ -68,7 +68,7 @@ BESIDE: dict[str, dict[str, Any]] = {
 
 
 def keys() -> tuple[dict[str, FieldInfo], dict[str, dict[str, Any]]]:
-    """Every key of every section and component by its path, and what it needs beside it."""
+    """Return every key of sections and components by path, with the settings that it needs."""
     found: dict[str, FieldInfo] = {}
     needs: dict[str, dict[str, Any]] = {}
     for name, field in Config.model_fields.items():
@@ -101,7 +101,7 @@ KEYS, COMPANIONS = keys()
 
 
 def values(key: str) -> SearchStrategy[Any]:
-    """Values that a key takes, by itself."""
+    """Draw values for a key."""
     if key in WORDS:
         return WORDS[key]
     field = KEYS[key]
@@ -134,7 +134,7 @@ def _values(kind: Any, metadata: Sequence[Any]) -> SearchStrategy[Any]:
 
 
 def _numbers(metadata: Sequence[Any]) -> SearchStrategy[Any]:
-    """Fractions and whole numbers: a key that takes the first takes the second as well."""
+    """Draw fractions and whole numbers, as a key for fractions also accepts whole numbers."""
     above, least = _bound(metadata, "gt"), _bound(metadata, "ge")
     below, most = _bound(metadata, "lt"), _bound(metadata, "le")
     low, high = above if least is None else least, below if most is None else most
@@ -156,7 +156,7 @@ def _bound(metadata: Sequence[Any], name: str) -> Any:
 
 
 def nested(flat: dict[str, Any]) -> dict[str, Any]:
-    """Values by path as tables."""
+    """Convert values by path to tables."""
     found: dict[str, Any] = {}
     for key, value in flat.items():
         section, _, name = key.rpartition(".")
@@ -166,7 +166,7 @@ def nested(flat: dict[str, Any]) -> dict[str, Any]:
 
 @st.composite
 def configurations(draw: st.DrawFn, key: str | None = None) -> Config:
-    """A valid configuration; with ``key``, one that sets it."""
+    """Draw a valid configuration; with ``key``, one that sets it."""
     chosen = draw(st.lists(st.sampled_from(sorted(KEYS)), max_size=12, unique=True))
     flat = {name: draw(values(name)) for name in chosen}
     if key is not None:
@@ -175,7 +175,7 @@ def configurations(draw: st.DrawFn, key: str | None = None) -> Config:
     for _ in range(20):
         try:
             return parse(nested(flat))
-        except ConfigError as error:  # keys that contradict each other: leave out what was chance
+        except ConfigError as error:  # contradicting keys: remove the drawn ones
             named = {p.partition(":")[0].partition("[")[0] for p in error.problems}
             sections = {name.partition(".")[0] for name in named}
             guilty = [n for n in flat if n in named and n not in firm]
@@ -184,4 +184,4 @@ def configurations(draw: st.DrawFn, key: str | None = None) -> Config:
             if not guilty:
                 break
             flat = {n: v for n, v in flat.items() if n not in guilty}
-    return reject()  # one value alone: hypothesis complains if it is most of them
+    return reject()  # a single value, as hypothesis rejects too many filtered ones

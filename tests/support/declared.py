@@ -1,4 +1,4 @@
-"""The axes of the built-in models declared by hand: the reference that tracing is held against."""
+"""Hand-declared axes of the built-in models, the reference for tracing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from submodel.model.zoo.images import BLOCKS
 
 
 def mlp_axes() -> dict[str, tuple[Dimension, ...]]:
-    """Two hidden layers, each its own axis."""
+    """Two hidden layers, each with its own axis."""
     return {
         "1.weight": ("hidden1", None),
         "1.bias": ("hidden1",),
@@ -67,7 +67,7 @@ def preresnet_axes(depth: int) -> dict[str, tuple[Dimension, ...]]:
 
 
 def declared(name: str, module: nn.Module, inputs: Sequence[int]) -> Axes:
-    """The axes of a built-in model."""
+    """Return the axes of a built-in model."""
     tables: dict[str, Callable[[], dict[str, tuple[Dimension, ...]]]] = {
         "mlp": mlp_axes,
         "cnn": lambda: cnn_axes(inputs),

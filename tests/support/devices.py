@@ -1,4 +1,4 @@
-"""Devices in this process, which answer as real ones do."""
+"""Devices in this process that answer like real ones."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from submodel.federation.wire import Message, ModelBase
 
 
 def alone(config: Config) -> Config:
-    """The configuration of a run over devices for one process, task after task."""
+    """Return the configuration of a run over devices for one process, task after task."""
     engine = config.engine.with_values(name="local", batching="never")
     return config.model_copy(update={"engine": engine, "devices": DevicesSection()})
 
 
 class Neighbours:
-    """A channel whose nodes are in this process; each answers when it is asked for the answer.
+    """A channel whose nodes are in this process; each answers on request for the answer.
 
     ``spoil`` may replace a node's answer: None is silence.
     """
@@ -25,8 +25,8 @@ class Neighbours:
     def __init__(self, options: dict[int, DeviceOptions]) -> None:
         self.options = options
         self.spoil: dict[int, Callable[[MessageKind, bytes], bytes | None]] = {}
-        self.mute: set[int] = set()  # say nothing, not even who they are
-        self.bases: dict[int, ModelBase] = {}  # that nodes keep, from message to message
+        self.mute: set[int] = set()  # send nothing, not even their identity
+        self.bases: dict[int, ModelBase] = {}  # kept by nodes from message to message
         self.sent: list[tuple[int, MessageKind, bytes]] = []
         self._waiting: dict[str, tuple[int, MessageKind, bytes]] = {}
 
@@ -67,7 +67,7 @@ class Neighbours:
         return found
 
     def forget(self, tickets: Collection[str]) -> None:
-        """What a node says late is not kept here."""
+        """Discard a node's late answer."""
 
     def honest(self, node: int, kind: MessageKind, payload: bytes) -> bytes:
         message = Message.from_bytes(payload)

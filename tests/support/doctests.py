@@ -1,4 +1,4 @@
-"""Doctests are looked for where there are any: a module without one is not loaded for them."""
+"""Collection of doctests: modules without examples are not loaded."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _PROMPT = b">>>"
 
 
 class DoctestFilter:
-    """Passes over what has no example of how it is used; a plugin, as it is for all folders."""
+    """Skip files without examples; a plugin, so that it applies to all folders."""
 
     @pytest.hookimpl(wrapper=True)
     def pytest_collect_file(
         self, file_path: Path
     ) -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
-        """The collectors of a file."""
+        """Return the collectors of a file."""
         collectors = yield
         if file_path.suffix != ".py" or _PROMPT in file_path.read_bytes():
             return collectors

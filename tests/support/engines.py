@@ -1,4 +1,4 @@
-"""The same tasks given to both local engines, and their updates compared."""
+"""Comparison of the updates of both local engines on the same tasks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from submodel.engines.serial import SerialEngine
 from tests.support.common import WIDTHS, tiny_images
 
 TOLERANCE = 1e-5
-"""For float32: sums of some hundred terms of size 1 in another order, over a handful of steps."""
+"""For float32: sums of some hundred terms of size 1 in another order, over a few steps."""
 EXACT_TOLERANCE = 1e-10  # for float64
 
 
@@ -36,7 +36,9 @@ def setup_of(
     /,
     **sections: dict[str, Any],
 ) -> Setup:
-    """Seven clients with 8 to 9 examples of three labels each, in batches of 4: 4, 4 and 0 or 1."""
+    """Make seven clients with 8 to 9 examples of three labels each, in batches of 4: 4, 4 and 0 or
+    1.
+    """
     config: dict[str, dict[str, Any]] = {
         "data": {"partition": "labels", "labels_per_client": 3},
         "clients": {"count": 7, "per_round": 7, "capacities": [1, 0.5]},
@@ -69,7 +71,7 @@ def updates(engine: Engine, setup: Setup) -> dict[int, Update]:
 
 
 def native_engine(setup: Setup, batching: Literal["auto", "always"] = "auto") -> Any:
-    """Stacks by the native kernels."""
+    """Make stacks with native kernels."""
     options = Local.Options(batching=batching, kernels="native")
     return Local.configured(options, EngineContext(setup, torch.device("cpu")))
 

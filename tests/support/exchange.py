@@ -1,4 +1,4 @@
-"""Accumulators of several processes, here of several threads, that are merged together."""
+"""Accumulators of several processes, simulated by threads, that are merged."""
 
 from __future__ import annotations
 
@@ -14,19 +14,17 @@ from submodel.algorithm.merge import Accumulator
 
 
 class ThreadExchange:
-    """What one of some threads sees of the others; waits for all of them.
+    """Exchange between threads, which waits for all of them.
 
-    Args:
-        number: of this thread.
-        table: what every thread lays down, shared by all.
-        barrier: of all threads.
+    Args: number: of this thread. table: entries of every thread, shared by all. barrier: of all
+    threads.
     """
 
     def __init__(self, number: int, table: dict[int, Any], barrier: Barrier) -> None:
         self._number, self._table, self._barrier = number, table, barrier
 
     def add(self, values: Tensor) -> None:
-        """Let the values be the sums of everyone's."""
+        """Replace the values by the sums over all threads."""
         everyones = self._round(values.clone())
         assert len({one.shape for one in everyones}) == 1
         values.zero_()
@@ -34,7 +32,7 @@ class ThreadExchange:
             values += one
 
     def gather(self, word: str | None) -> list[str | None]:
-        """The words of all."""
+        """Return one string from every thread."""
         return self._round(word)
 
     def release(self) -> None:
@@ -49,7 +47,7 @@ class ThreadExchange:
 
 
 def merge_in_threads(accumulators: Sequence[Accumulator]) -> list[dict[str, Tensor]]:
-    """What each of the accumulators merges, once they are joined."""
+    """Return the merged result of each accumulator after the exchange."""
     table: dict[int, Any] = {}
     barrier = Barrier(len(accumulators))
 
@@ -62,7 +60,7 @@ def merge_in_threads(accumulators: Sequence[Accumulator]) -> list[dict[str, Tens
 
 
 def merge_all_updates(accumulators: Sequence[Accumulator]) -> list[dict[str, Tensor]]:
-    """What each of the accumulators merges, once each has the updates of all, from one memory."""
+    """Return the merged result of each accumulator that has all updates, from one memory."""
     descriptions = [json.loads(json.dumps(one.describe())) for one in accumulators]
     memories = [bytearray(64 + description["size"]) for description in descriptions]
     for one, description, memory in zip(accumulators, descriptions, memories, strict=True):

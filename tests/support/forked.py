@@ -1,7 +1,7 @@
-"""Processes that start in a moment, from a server that has all of `submodel` loaded.
+"""Processes that start quickly, from a server with all of `submodel` loaded.
 
-They are processes like any other, with a number to send signals to; only the seconds are saved in
-which an interpreter loads PyTorch. What they start themselves is started as ever.
+They are normal processes with an id for signals; only the seconds for loading PyTorch are saved.
+Their own children start normally.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LOADED = [
 
 
 def forking() -> ForkServerContext:
-    """The means to start processes so."""
+    """Return the multiprocessing context of the server."""
     context = get_context("forkserver")
     context.set_forkserver_preload([__name__, *_LOADED])
     return context
@@ -35,13 +35,10 @@ def start_command(
     stdout: str | Path = os.devnull,
     stderr: str | Path = os.devnull,
 ) -> ForkServerProcess:
-    """The command `submodel` with these arguments; its exit status is ``exitcode``.
+    """Start the command `submodel`; its exit status is ``exitcode``.
 
-    Args:
-        arguments: What follows `submodel`.
-        cwd: Where it runs.
-        stdout: The file that it prints to.
-        stderr: The file that its errors go to.
+    Args: arguments: arguments of `submodel`. cwd: working folder. stdout: file for its output.
+    stderr: file for its errors.
     """
     words = [str(argument) for argument in arguments]
     files = [os.devnull, str(stdout), str(stderr)]
@@ -51,7 +48,7 @@ def start_command(
 
 
 def run_command(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """The command in a process of its own, when it has ended."""
+    """Run the command in a separate process to its end."""
     with TemporaryDirectory() as folder:
         out, errors = Path(folder) / "out", Path(folder) / "errors"
         process = start_command(*arguments, cwd=cwd, stdout=out, stderr=errors)
@@ -66,7 +63,7 @@ def _main(words: list[str], cwd: str, files: list[str]) -> None:
         kind = os.O_RDONLY if stream == 0 else os.O_WRONLY | os.O_CREAT | os.O_APPEND
         os.dup2(os.open(file, kind), stream)
     os.chdir(cwd)
-    # tests that a shell started in the background, or under nohup, ignore these
+    # tests in the background of a shell, or under nohup, ignore these
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     sys.argv = ["submodel", *words]

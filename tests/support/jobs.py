@@ -1,4 +1,4 @@
-"""Runs of experiments without processes of their own."""
+"""Runs of experiments without separate processes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def run_in_this_process(
     work_before: float = 0.0,
     work_beyond: float = 0.0,
 ) -> None:
-    """What `Runner.run_jobs` does, one after another; stands in for it."""
+    """Replace `Runner.run_jobs`, running jobs one after another."""
     for job in jobs:
         if not job.is_finished:
             while not job.is_finished:

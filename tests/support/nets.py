@@ -1,4 +1,4 @@
-"""Small nets on six numbers whose axes lie in different ways."""
+"""Small nets on six numbers with different layouts of axes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from submodel.data import Dataset, dataset
 
 
 class Joined(nn.Module):
-    """Two hidden layers side by side, which the last layer reads as a concatenation."""
+    """Two parallel hidden layers, which the last layer reads as a concatenation."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class Gates(nn.Module):
 
 
 class Pixels(nn.Module):
-    """A flatten makes channels x height x width; batch norm keeps running statistics."""
+    """A flatten makes channels x height x width; batch norm has running statistics."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class Pixels(nn.Module):
 
 
 def six(count: int = 24) -> Dataset:
-    """Six numbers and three labels."""
+    """Make six numbers and three labels."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(count, 6, generator=generator, dtype=torch.float64)
     return dataset(*[(x, torch.arange(count) % 3)] * 2)

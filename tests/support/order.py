@@ -8,9 +8,9 @@ import pytest
 
 
 def slow_first(items: list[pytest.Item], workers: int = 1) -> list[pytest.Item]:
-    """Sort tests for workers that begin with equally many tests in a row each.
+    """Sort tests for workers that start with equally long runs of tests.
 
-    The tests of a file stay together, in its order: they share what is expensive to set up.
+    The tests of a file stay together and in order, as they share expensive fixtures.
     """
     files: dict[str, list[pytest.Item]] = defaultdict(list)
     slow: dict[str, int] = defaultdict(int)

@@ -1,21 +1,22 @@
 """A process whose arithmetic does not depend on the model of the processor.
 
-PyTorch, oneDNN, NNPACK, MKL and NumPy's OpenBLAS choose among kernels by what the processor offers
-(AVX2, AVX-512, FMA), and these add in another order. `ENVIRONMENT` and `use_plain_kernels` choose
-those that every x86-64 processor has: loops compiled for its baseline, MKL in the mode that repeats
-on all of them, OpenBLAS for SSE3, neither oneDNN nor NNPACK, one thread. glibc's exp, log, sin and
-pow have variants with FMA that may differ in the last bit; they are hidden too, as are NumPy's for
-AVX2 and AVX-512. The libraries read most of this when they are loaded: hence a process of its own.
+PyTorch, oneDNN, NNPACK, MKL and NumPy's OpenBLAS choose among kernels by the features of the
+processor (AVX2, AVX-512, FMA), and these add in another order. `ENVIRONMENT` and
+`use_plain_kernels` choose kernels of every x86-64 processor: loops compiled for its baseline, MKL
+in the mode that repeats on all of them, OpenBLAS for SSE3, neither oneDNN nor NNPACK, one thread.
+glibc's exp, log, sin and pow have variants with FMA that may differ in the last bit; they are
+disabled, as are NumPy's for AVX2 and AVX-512. The libraries read most of this when they are loaded,
+so a separate process is needed.
 
 MKL's vector functions have no mode that repeats on all processors. Of those, the project uses the
-square root, which is off by a bit for some arguments (others on each processor): here NumPy's takes
-its place, which is the processor's own and exact. (`atan` and, in double precision, `tan` differ as
+square root, which is off by a bit for some arguments (others on each processor); it is replaced by
+NumPy's, which is the processor's own and exact. (`atan` and, in double precision, `tan` differ as
 well; no case uses them.)
 
-What is left is the version of PyTorch and the architecture: `machine`. All golden ends were the
-same on an EPYC (family 26, AVX-512), as it is and with its vector instructions hidden from glibc
-and NumPy, and, but for the square roots, on a Xeon (Rocket Lake); some of every group under qemu as
-Haswell, Ivy Bridge and Nehalem.
+The version of PyTorch and the architecture remain: `machine`. All golden ends were the same on an
+EPYC (family 26, AVX-512), with its vector instructions visible or hidden from glibc and NumPy, and,
+except for the square roots, on a Xeon (Rocket Lake); some of every group under qemu as Haswell, Ivy
+Bridge and Nehalem.
 """
 
 from __future__ import annotations
@@ -47,14 +48,14 @@ ENVIRONMENT = {
 
 
 def machine() -> dict[str, str]:
-    """What the last bits of a float32 sum depend on, in such a process."""
+    """Return everything that the last bits of a float32 sum depend on in such a process."""
     return {"torch": torch.__version__, "architecture": platform.machine()}
 
 
 def run_portably(
     module: str, *arguments: str | Path, cwd: Path = ROOT, standard_input: str = ""
 ) -> str:
-    """Run ``python -m module arguments`` with plain kernels; return what it prints."""
+    """Run ``python -m module arguments`` with plain kernels; return its output."""
     paths = filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])  # of the tested code
     done = subprocess.run(
         [sys.executable, "-m", __name__, module, *map(str, arguments)],
@@ -70,16 +71,17 @@ def run_portably(
 
 
 def use_plain_kernels() -> None:
-    """Switch off, in this process, what no environment variable does."""
+    """Disable in this process everything that has no environment variable."""
     assert torch.backends.cpu.get_cpu_capability() == "DEFAULT"
     torch.set_num_threads(1)
     torch.backends.mkldnn.set_flags(_enabled=False)  # type: ignore[no-untyped-call]
     torch.backends.nnpack.set_flags(_enabled=False)  # type: ignore[no-untyped-call]
     kernels = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
-    with warnings.catch_warnings(action="ignore", category=UserWarning):  # that they are replaced
+    # checks that they are replaced
+    with warnings.catch_warnings(action="ignore", category=UserWarning):
         for name, function in _ROOTS.items():
             kernels.impl(name, function, "CPU")  # type: ignore[no-untyped-call]
-    _LIBRARIES.append(kernels)  # the kernels go with it
+    _LIBRARIES.append(kernels)  # disables its kernels as well
 
 
 def _root(values: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """Real processes for tests: `submodel serve` and `submodel join` on loopback, in one folder.
 
-Every process of a house, and whatever those start, carries the house's folder in its environment.
-So all of them are found, also when their parents are gone, and nobody else's is.
+Every process of a house and its children have the house's folder in their environment. So all of
+them are found, even without their parents, and no other processes.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from submodel.engines.processes.launch import free_port
 from submodel.federation.flower.credentials import create
 from submodel.federation.flower.process import descendants, is_running, kill
 
-PATIENCE = 240.0  # seconds, on a machine with other things to do
+PATIENCE = 240.0  # seconds, on a busy machine
 _MARK = "SUBMODEL_TEST_HOUSE"
 
 
 class House:
-    """Processes of one test; all are gone when it is closed."""
+    """Processes of one test, which end when it is closed."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.port = folder, free_port()
@@ -40,7 +40,7 @@ class House:
     def start(
         self, name: str, *arguments: str, variables: Mapping[str, str] | None = None
     ) -> subprocess.Popen[bytes]:
-        """`submodel` with these arguments, its output in a file of this name."""
+        """Start `submodel` with these arguments and its output in a file of this name."""
         (self.folder / "tmp").mkdir(exist_ok=True)
         environment = {
             **os.environ,
@@ -58,7 +58,7 @@ class House:
                 stderr=subprocess.STDOUT,
                 env=environment,
                 cwd=self.folder,
-                # a shell makes what it starts in the background deaf to Ctrl-C
+                # background processes of a shell ignore Ctrl-C
                 preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
             )
         self.processes[name] = process
@@ -77,7 +77,7 @@ class House:
     def join(
         self, name: str, *what: str, variables: Mapping[str, str] | None = None
     ) -> subprocess.Popen[bytes]:
-        """The device of that name, with its data and its share."""
+        """Start the device of that name, with its data and its capacity."""
         own = self.folder / name / "device"
         if not own.exists():
             shutil.copytree(self.folder / "federation" / "devices" / name, own)
@@ -87,17 +87,17 @@ class House:
         )  # fmt: skip
 
     def said(self, name: str) -> str:
-        """All that a process printed, in one line: where a console breaks lines is its affair."""
+        """Return all output of a process in one line, as consoles may break lines anywhere."""
         return " ".join((self.folder / f"{name}.out").read_text("utf-8").split())
 
     def metrics(self) -> list[dict[str, Any]]:
-        """The rounds so far."""
+        """Return the rounds so far."""
         file = self.run / "metrics.jsonl"
         lines = file.read_text().splitlines(keepends=True) if file.exists() else []
         return [json.loads(line) for line in lines if line.endswith("\n")]
 
     def wait(self, what: str, condition: Callable[[], object], patience: float = PATIENCE) -> None:
-        """Until it holds; else the test fails and shows what everyone said."""
+        """Wait until a condition holds; on failure, show all output."""
         end = time.monotonic() + patience
         while not condition():
             if time.monotonic() > end:
@@ -105,27 +105,27 @@ class House:
             time.sleep(0.2)
 
     def everything(self) -> str:
-        """The end of what everyone said."""
+        """Return the end of the output of all processes."""
         files = [*self.folder.glob("*.out"), *self.run.glob("*.log"), self.run / "metrics.jsonl"]
         return "\n".join(
             f"--- {f.name}\n{f.read_text(errors='replace')[-3000:]}" for f in files if f.exists()
         )
 
     def finish(self, name: str, patience: float = PATIENCE) -> int:
-        """The exit status of a process, when it ends by itself."""
+        """Return the exit status of a process after its own end."""
         process = self.processes[name]
         self.wait(f"the end of {name}", lambda: process.poll() is not None, patience)
         return process.returncode
 
     def below(self, name: str, program: str = "") -> set[psutil.Process]:
-        """What runs below a process; with a program in its command, if one is named."""
+        """Return the descendants of a process, optionally with a program in their command."""
         found = descendants(self.processes[name].pid)
         return {one for one in found if program in command_line(one)}
 
     def kill(self, name: str) -> set[psutil.Process]:
-        """kill -9 a process and everything below it, at once; returns who that was."""
+        """Kill (-9) a process and its descendants at once; return them."""
         process = self.processes[name]
-        psutil.Process(process.pid).suspend()  # so that it starts nothing meanwhile
+        psutil.Process(process.pid).suspend()  # so that it starts no other process meanwhile
         family = self.below(name)
         process.kill()
         process.wait()
@@ -133,12 +133,12 @@ class House:
         return family
 
     def left(self) -> set[psutil.Process]:
-        """What still runs of all that was ever started here."""
+        """Return the processes that still run."""
         every = psutil.process_iter()
         return {one for one in every if _house_of(one) == str(self.folder) and is_running(one)}
 
     def close(self) -> None:
-        """End everything, first in a friendly way."""
+        """End all processes, first by a gentle signal."""
         for one in self.left():
             with contextlib.suppress(psutil.NoSuchProcess):
                 one.resume()
@@ -158,7 +158,7 @@ class House:
 
 
 def command_line(one: psutil.Process) -> str:
-    """What it was started as, or is called since it was forked; empty if it is gone."""
+    """Return the command line of a process, or its name after a fork; empty if it is gone."""
     try:
         name = one.name()
         return name if name.startswith(("flwr-", "superexec")) else " ".join(one.cmdline())

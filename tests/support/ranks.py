@@ -1,4 +1,4 @@
-"""Groups of processes that start in a moment: from a server that has PyTorch loaded."""
+"""Groups of processes that start quickly, from a server with PyTorch loaded."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from submodel.engines.processes.group import ProcessGroup
 from submodel.engines.processes.launch import free_port
 from tests.support.forked import forking
 
-PATIENCE = 300  # seconds, on a machine with other things to do
+PATIENCE = 300  # seconds, on a busy machine
 Argument = TypeVar("Argument")
 Result = TypeVar("Result")
 
@@ -22,7 +22,7 @@ Result = TypeVar("Result")
 def run_group(
     work: Callable[[ProcessGroup, Argument], Result], argument: Argument, processes: int
 ) -> Result:
-    """What ``work`` returns on the first rank of a group that all do it together."""
+    """Run ``work`` on all ranks of a group; return the result of the first rank."""
     context = forking()
     ours, theirs = context.Pipe(duplex=False)
     port = free_port()
@@ -67,5 +67,5 @@ def _rank(
 
 
 def threads() -> list[str]:
-    """The names of the threads of this process."""
+    """Return the names of the threads of this process."""
     return [task.read_text().strip() for task in Path("/proc/self/task").glob("*/comm")]

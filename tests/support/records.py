@@ -1,4 +1,4 @@
-"""Records of runs, comparisons and studies, written without training anything."""
+"""Records of runs, comparisons and studies, written without training."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Lines = Sequence[Mapping[str, float]]
 
 
 def score_line(accuracy: float, number: int = 1, **more: float) -> dict[str, float]:
-    """An evaluated round in a record; one accuracy by all measures."""
+    """Make the line of an evaluated round with one accuracy for all measures."""
     keys = ("test_accuracy", "train_eval_accuracy", "capacity_accuracy.1", "capacity_accuracy.0.5",
             "client_accuracy.worst_quarter")  # fmt: skip
     costs = {"round": number, "bytes": 2e9, "flops": 3e12}
@@ -26,7 +26,7 @@ def score_line(accuracy: float, number: int = 1, **more: float) -> dict[str, flo
 def record(
     slug: str, curves: Sequence[float | Lines], seconds: float = 1.0, **values: Any
 ) -> ArmRecord:
-    """The record of runs: of each seed its lines, or the accuracy of its only one."""
+    """Make the record of an arm: lines of each seed, or the accuracy of its only line."""
     lines = [[score_line(c)] if isinstance(c, float) else [dict(x) for x in c] for c in curves]
     runs = [SeedRun(seed, x, seconds, "0" * 64, **values) for seed, x in enumerate(lines)]
     return ArmRecord(slug, {"name": slug}, runs)
@@ -43,7 +43,7 @@ def result_of(
 
 
 def make_comparison(path: Path, seeds: int = 3) -> Path:
-    """Rolling, static and random with their runs; rolling is 0.2 ahead of both."""
+    """Write rolling, static and random with their runs; rolling is 0.2 ahead of both."""
     ways = []
     for scheme, bonus in (("rolling", 0.2), ("static", 0.0), ("random", 0.002)):
         folders = [
@@ -58,7 +58,7 @@ def make_comparison(path: Path, seeds: int = 3) -> Path:
 
 
 def make_study(path: Path) -> Path:
-    """A study of one theorem with two settings."""
+    """Write a study of one theorem with two settings."""
     path.mkdir(parents=True)
     claim: dict[str, Any] = {
         "source": "Theorem 1",

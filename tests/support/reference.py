@@ -1,7 +1,7 @@
-"""What a sub-model must compute: the full model with the dropped units zeroed.
+"""Reference for sub-models: the full model with the dropped units zeroed.
 
-Where a norm takes statistics over units, those are taken over the kept units only. Both run the
-full model, so they share nothing with the code that builds the small one.
+Statistics of norms over units are taken over the kept units only. Both run the full model, so they
+share no code with the builder of small models.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ aten = torch.ops.aten
 
 
 def kept_mask(cut: UnitCut, name: str, tensor: Tensor) -> Tensor:
-    """Ones where the cut holds a tensor, zeros elsewhere."""
+    """Return ones for the held parts of a tensor, zeros elsewhere."""
     mask = torch.zeros_like(tensor)
     cut.add(name, mask, 1)
     return mask
@@ -30,7 +30,7 @@ def kept_mask(cut: UnitCut, name: str, tensor: Tensor) -> Tensor:
 
 @torch.no_grad()
 def masked(module: nn.Module, cut: UnitCut) -> nn.Module:
-    """The full model with all that the cut drops set to zero."""
+    """Return the full model with everything dropped set to zero."""
     zeroed = copy.deepcopy(module)
     for name, tensor in [*zeroed.named_parameters(), *zeroed.named_buffers()]:
         if tensor.is_floating_point() or tensor.is_complex():
@@ -39,10 +39,10 @@ def masked(module: nn.Module, cut: UnitCut) -> nn.Module:
 
 
 class RestrictedStatistics(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Statistics over width, and the scale that attention derives from it, from kept units only.
+    """Statistics over width, and the scale of attention derived from it, from kept units only.
 
-    The dropped units of a norm are those whose weight is masked. Where there is no weight, they
-    are those that are zero for every example and place.
+    The dropped units of a norm are those whose weight is masked, or without a weight, those that
+    are zero for every example and position.
     """
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ class RestrictedStatistics(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _kept(x: Tensor, dim: int) -> Tensor:
-    """Which indices along ``dim`` are not zero everywhere."""
+    """Return the indices along ``dim`` that are not zero everywhere."""
     return (x != 0).movedim(dim, -1).flatten(0, -2).any(0)
 
 
@@ -108,7 +108,7 @@ def _mean(plain: Tensor, x: Tensor, dims: Sequence[int], *_: object) -> Tensor:
 
 @contextmanager
 def plain_attention() -> Iterator[None]:
-    """Without the fused encoder layer, whose inner statistics cannot be seen."""
+    """Disable the fused encoder layer, whose inner statistics are inaccessible."""
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:

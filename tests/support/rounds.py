@@ -1,4 +1,4 @@
-"""Rounds by the serial engine, and what a model computes."""
+"""Rounds by the serial engine, and outputs of a model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def step_of(
     engine: Engine | None = None,
     one_model: OneModel | None = None,
 ) -> tuple[State, RoundReport]:
-    """A round, by default the first one, by the serial engine."""
+    """Run a round, by default the first one, with the serial engine."""
     if "costs" not in vars(setup):
         vars(setup)["costs"] = CostModel(setup.module, setup.clients.dataset.example)
     state = state or initial_state(setup)

@@ -1,4 +1,4 @@
-"""Folders of runs as their processes leave them, written in a moment."""
+"""Folders of runs in the form of their processes, written quickly."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CAPACITIES = ("1", "0.5", "0.25")
 
 
 def round_entries(number: int, **more: Any) -> dict[str, Any]:
-    """The line of a round."""
+    """Make the line of a round."""
     line: dict[str, Any] = {
         "round": number,
         "train_loss": 2.0 / number,
@@ -32,7 +32,7 @@ def round_entries(number: int, **more: Any) -> dict[str, Any]:
 
 
 def evaluated(number: int, accuracy: float, **more: Any) -> dict[str, Any]:
-    """The line of an evaluated round."""
+    """Make the line of an evaluated round."""
     scores = {"test_accuracy": accuracy, "test_loss": 1.0 - accuracy}
     return round_entries(number, **scores, **more)
 
@@ -44,7 +44,7 @@ def write_run(
     sections: Mapping[str, Any] | None = None,
     is_finished: bool = False,
 ) -> RunFolder:
-    """A run that has come as far as its lines say."""
+    """Write a run up to its last line."""
     folder = RunFolder(path)
     values = sections or {}
     folder.create(parse({**values, "train": {**values.get("train", {}), "rounds": rounds}}))
@@ -55,7 +55,7 @@ def write_run(
 
 
 def write_summary(folder: RunFolder, rounds: int, last: Mapping[str, Any]) -> None:
-    """The summary of a run that ends with this line."""
+    """Write the summary of a run that ends with this line."""
     summary = {
         "name": folder.path.name,
         "rounds": rounds,
@@ -80,9 +80,9 @@ def make_run(
     settings: Mapping[str, Any] | None = None,
     line: Mapping[str, Any] | None = None,
 ) -> RunFolder:
-    """A run whose accuracy is 0.5 + bonus + 0.01 seed + 0.3 round / rounds.
+    """Write a run whose accuracy is 0.5 + bonus + 0.01 seed + 0.3 round / rounds.
 
-    `line` is laid over its first line.
+    `line` updates its first line.
     """
     done_rounds = rounds if finished_rounds is None else finished_rounds
     noise = np.random.default_rng(seed).normal(size=rounds) * 0.01

@@ -1,4 +1,4 @@
-"""Whole runs of a few rounds, in a folder."""
+"""Complete runs of a few rounds in a folder."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Ended = tuple[RunFolder, State, list[dict[str, Any]]]
 def whole_and_resumed(
     path: Path, config: Config, stops: set[int], data: Dataset | None = None
 ) -> tuple[Ended, Ended]:
-    """A run, and one that is stopped after each of these rounds and resumed: folders and ends."""
+    """Train a run, and one that is stopped after each of these rounds and resumed; return both."""
     waiting = set(stops)
 
     def stop(line: dict[str, Any]) -> None:

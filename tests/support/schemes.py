@@ -1,11 +1,11 @@
-"""Every scheme that can be named, with what it needs of a configuration: tests run over all."""
+"""Every scheme with the sections of a configuration that it needs; tests run over all."""
 
 from __future__ import annotations
 
 from typing import Any
 
 Sections = dict[str, Any]
-"""The sections of a configuration, by name."""
+"""Sections of a configuration, by name."""
 
 ONE_CLIENT: dict[str, Any] = {"count": 1, "per_round": 1, "capacities": [0.5]}
 VARIANTS: dict[str, Sections] = {
@@ -45,20 +45,20 @@ VARIANTS: dict[str, Sections] = {
         "data": {"partition": "iid"},
     },
 }
-"""The ways in which tests name a scheme -> the sections of a configuration that it needs."""
+"""Sections of the configuration by test name of a scheme."""
 
 GRANULARITIES: dict[str, tuple[str, ...]] = {
     "ordered": ("unit",),
     "ordered-distilled": ("unit",),
     "pruned": ("coordinate",),
 }
-"""What a scheme is defined for, if not for units and single weights."""
+"""Supported granularities of schemes that do not support both."""
 
 AT_CAPACITY_ONE: dict[str, Sections] = {
-    "partition": {"clients": {"per_round": 1}},  # whoever is alone has it all
+    "partition": {"clients": {"per_round": 1}},  # a single client has everything
     "hierarchical": {"scheme": {"cells": 1, "every": 1}},
 }
-"""What makes a scheme FedAvg at capacity 1, if that alone does not."""
+"""Additional settings by which a scheme equals FedAvg at capacity 1."""
 
 CASES = [
     (name, granularity)
@@ -69,12 +69,12 @@ UNIT_CASES = [name for name, granularity in CASES if granularity == "unit"]
 
 
 def sections_of(name: str, granularity: str, *more: Sections) -> Sections:
-    """The sections of a configuration that names a scheme so."""
+    """Return the sections of a configuration for a test name."""
     return joined(VARIANTS[name], {"scheme": {"granularity": granularity}}, *more)
 
 
 def joined(*parts: Sections) -> Sections:
-    """Configurations laid over each other, section by section."""
+    """Merge configurations section by section."""
     found: Sections = {}
     for part in parts:
         for name, section in part.items():

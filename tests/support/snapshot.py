@@ -1,7 +1,7 @@
-"""All that a module holds, flattened to compare before and after: who changed what, by name.
+"""Snapshots of everything in a module, flattened for comparison: changes by name.
 
-Attributes, containers and the objects in them, parameters and buffers with their values, memory
-and gradients, hooks, modes, functions with what they enclose, and containers of the classes.
+Attributes, containers and the objects in them, parameters and buffers with values, memory and
+gradients, hooks, modes, functions with their closures, and containers of the classes.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ import torch
 from torch import Tensor, nn
 
 Snapshot = Mapping[str, object]
-"""The path of everything reachable -> what is there, in terms that are compared by value."""
+"""Values of everything reachable by path, in a form that is compared by value."""
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), range, slice)
 _OPAQUE = (type, types.ModuleType, types.BuiltinFunctionType, torch.dtype, torch.device)
 
 
 def snapshot(module: nn.Module) -> Snapshot:
-    """What is reachable from ``module`` now."""
+    """Take a snapshot of everything reachable from ``module``."""
     return dict(_Walk().visit("model", module))
 
 
 def changes(before: Snapshot, after: Snapshot) -> list[str]:
-    """What differs, in words."""
+    """Describe the differences."""
     return [
         f"{path}: {before.get(path, 'nothing')} -> {after.get(path, 'nothing')}"
         for path in {**before, **after}
@@ -38,7 +38,7 @@ def changes(before: Snapshot, after: Snapshot) -> list[str]:
 
 
 def tensors(module: nn.Module) -> dict[str, Tensor]:
-    """All tensors reachable from ``module``, however they are kept."""
+    """Return all tensors reachable from ``module``, wherever they are kept."""
     walk = _Walk()
     for _ in walk.visit("model", module):
         pass
@@ -48,7 +48,7 @@ def tensors(module: nn.Module) -> dict[str, Tensor]:
 class _Walk:
     def __init__(self) -> None:
         self.seen: dict[int, str] = {}
-        self.held: list[object] = []  # what was made on the way, so that no id is given twice
+        self.held: list[object] = []  # keeps temporary objects, so that no id is reused
         self.tensors: dict[str, Tensor] = {}
 
     def visit(self, path: str, value: Any) -> Iterator[tuple[str, object]]:
@@ -134,4 +134,4 @@ class _Walk:
 
 
 _VALUES = {tuple, torch.Size, frozenset, types.MethodType, weakref.ref}
-"""Types whose objects are made anew each time, or of no identity that matters."""
+"""Types whose objects are made anew each time, or whose identity does not matter."""

@@ -1,4 +1,4 @@
-"""Every scheme of the registry is in the table that the contracts are tested by."""
+"""Every scheme of the registry is in the table of the contract tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The snapshots by which other tests see that a model is left as it was."""
+"""Snapshots, with which other tests check that a model is unchanged."""
 
 from __future__ import annotations
 
@@ -69,4 +69,4 @@ def test_a_snapshot_tells_what_changed(kind: str) -> None:
 
 def test_tensors_are_found_wherever_they_are_kept() -> None:
     assert {tuple(t.shape) for t in tensors(Net()).values()} == {(3, 2), (3,)}
-    assert len(tensors(Net())) == 4  # what the function encloses is known by its first path
+    assert len(tensors(Net())) == 4  # closures are named by their first path

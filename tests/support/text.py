@@ -1,4 +1,4 @@
-"""Datasets of text, as tests look at them."""
+"""Datasets of text in a form for tests."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from submodel.data.text.tokens import read_tokens
 
 
 def load_text(path: Path, **keys: Any) -> Dataset:
-    """The text of a path."""
+    """Load the text of a path."""
     return load_dataset(f"text:{path}", **keys)
 
 
 def inputs_of(examples: Examples) -> Tensor:
-    """The one tensor of inputs that text has."""
+    """Return the only tensor of inputs of a text."""
     assert isinstance(examples.x, Tensor)
     return examples.x
 
 
 def text_of(data: Dataset, part: str, owner: int | None = None) -> str:
-    """The text of a part's windows, put together again; of one owner or of all."""
+    """Return the text of a part's windows, joined, of one owner or of all."""
     assert data.text is not None
     examples = data.train if part == "train" else data.test
     x, y = inputs_of(examples).numpy(), examples.y.numpy()
@@ -40,7 +40,7 @@ def text_of(data: Dataset, part: str, owner: int | None = None) -> str:
 
 
 def folder_of(path: Path, texts: dict[str, str]) -> Path:
-    """A folder with these files."""
+    """Make a folder with these files."""
     for name, text in texts.items():
         (path / name).parent.mkdir(parents=True, exist_ok=True)
         (path / name).write_text(text, encoding="utf-8")
@@ -48,6 +48,6 @@ def folder_of(path: Path, texts: dict[str, str]) -> Path:
 
 
 def check_owners(owners: Owners, total: int) -> None:
-    """Everyone has something, and everything is somebody's."""
+    """Check that every owner has examples, and every example an owner."""
     assert len(owners.train) == total
     assert sorted(set(owners.train.tolist())) == list(range(len(owners)))

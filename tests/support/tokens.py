@@ -12,7 +12,7 @@ VOCABULARY, LENGTH = 29, 8
 
 
 def tiny_text(examples: int = 56) -> Dataset:
-    """Sequences in which every token is three more than the one before; all tokens occur."""
+    """Make sequences in which every token is the previous one plus three; all tokens occur."""
     starts = torch.arange(examples) % VOCABULARY
     tokens = (starts[:, None] + 3 * torch.arange(LENGTH + 1)) % VOCABULARY
     part = (tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())
@@ -20,11 +20,11 @@ def tiny_text(examples: int = 56) -> Dataset:
 
 
 def tiny_labelled_text(examples: int = 56, classes: int = 4) -> Dataset:
-    """The same sequences; the label follows from the first token."""
+    """Make the same sequences with labels that depend on the first token."""
     x = tiny_text(examples).train.x
     return dataset((x, x[:, 0] % classes), (x, x[:, 0] % classes))
 
 
 def token_loss(outputs: Tensor, targets: Tensor) -> Tensor:
-    """The mean over all places."""
+    """Return the mean over all positions."""
     return functional.cross_entropy(outputs.flatten(0, -2), targets.flatten())

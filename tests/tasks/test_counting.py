@@ -1,4 +1,4 @@
-"""Losses weigh what they count: ignored targets, batches in which nothing counts, sub-models."""
+"""Losses weigh their counted targets: ignored targets, batches without targets, sub-models."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ IGNORED = -100
 
 
 class Speller(nn.Module):
-    """Guesses a token for every place of a sequence; outputs (batch, length, tokens)."""
+    """A model that predicts a token for every position; outputs (batch, length, tokens)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ def nll(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def chosen(outputs: Tensor, targets: Tensor) -> Tensor:
-    """The mean over those chosen by a mask."""
+    """Return the mean over masked-in targets."""
     counted = targets != IGNORED
     return functional.cross_entropy(outputs[counted], targets[counted])
 
@@ -108,7 +108,7 @@ WEIGHTS = torch.ones(7, 3, dtype=torch.float64)
 
 
 def decaying(outputs: Tensor, targets: Tensor) -> Tensor:
-    """With a mean that has nothing to do with the batch."""
+    """Return a loss with a mean that does not depend on the batch."""
     return squares(outputs, targets) + 0.1 * WEIGHTS.square().mean()
 
 
@@ -118,7 +118,7 @@ def squares(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 class Telling:
-    """Averages in a way that cannot be seen, and tells what over."""
+    """A loss with a custom average that declares its count."""
 
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
         counted = (targets != IGNORED).to(outputs)
@@ -140,7 +140,7 @@ LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 def sequences(count: int, seed: int, ignored: float) -> Examples:
-    """Sequences of which some have many places ignored, and some none."""
+    """Make sequences, some with many ignored positions, some with none."""
     draw = torch.Generator().manual_seed(seed)
     x = torch.randint(0, TOKENS, (count, LENGTH), generator=draw)
     y = (x + 1) % TOKENS
@@ -271,7 +271,7 @@ def run_round(setup: Setup, engine: Engine) -> tuple[dict[str, Tensor], Any]:
 
 @pytest.mark.parametrize("batch", [1, 3])
 def test_train_loss_is_the_mean_over_all_that_counts(batch: int) -> None:
-    """With a step too small to move a weight, it is the loss of the model that was sent."""
+    """With a step too small to move a weight, it is the loss of the sent model."""
     data = some_ignored()
     data.train.y[::5] = IGNORED
     setup = make_setup(
@@ -300,11 +300,11 @@ def test_ragged_batches_weigh_their_examples_in_train_loss() -> None:
 
 @pytest.mark.parametrize("clip", [None, 0.05])
 def test_a_batch_in_which_nothing_counts_is_no_step_on_either_engine(clip: float | None) -> None:
-    """Training with such examples is training without them: no decay, no speed, no NaN."""
+    """Such examples have no effect on training: no decay, no momentum, no NaN."""
     local = {} if clip is None else {"clip": clip}
     data = some_ignored()
-    data.train.y[:, 0] = data.train.x[:, 0]  # something counts everywhere ...
-    data.train.y[::3] = IGNORED  # ... but here
+    data.train.y[:, 0] = data.train.x[:, 0]  # targets count everywhere ...
+    data.train.y[::3] = IGNORED  # ... except here
     setup = make_setup(data=data, local=local)
     batched, alone = BatchedEngine(setup, always=True), SerialEngine(setup)
     one, of_one = run_round(setup, alone)
@@ -313,7 +313,7 @@ def test_a_batch_in_which_nothing_counts_is_no_step_on_either_engine(clip: float
     assert not of_many.refusals
     assert math.isclose(of_one.train_loss, of_many.train_loss, rel_tol=1e-10)
     torch.testing.assert_close(many, one, rtol=0, atol=1e-10)
-    # by hand, for one client: the steps of the batches that count, in their order
+    # for one client: the steps of the counted batches, in order
     dispatcher = Dispatcher(setup, initial_state(setup), setup.work)
     task = dispatcher.task(Assignment(0, 0, 1.0))
     (update,) = alone.run([task])
@@ -335,7 +335,7 @@ def test_a_batch_in_which_nothing_counts_is_no_step_on_either_engine(clip: float
 
 
 def nothing_counts_for(client: int) -> Setup:
-    """Something counts in every example but those of one client."""
+    """Make targets that count in every example except those of one client."""
     data = some_ignored()
     setup = make_setup(data=data)
     data.train.y[:, 0] = data.train.x[:, 0]

@@ -1,4 +1,4 @@
-"""Tasks in training, on both local engines; metrics are what scikit-learn says of all examples."""
+"""Tasks in training, on both local engines; metrics equal scikit-learn's on all examples."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def config(**sections: Any) -> dict[str, Any]:
 
 
 def both_engines(net: nn.Module, data: submodel.Dataset, settings: dict[str, Any]) -> list[Any]:
-    """The serial engine's result, and that of stacks."""
+    """Return the results of the serial engine and of stacks."""
     return [
         submodel.train(
             net, data, {**settings, "engine": {"name": "local", "batching": batching}},
@@ -199,7 +199,7 @@ def image_net() -> nn.Module:
 
 
 class TwoInputs(nn.Module):
-    """Takes numbers and a mask by name."""
+    """A model that takes numbers and a mask by name."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -207,7 +207,7 @@ class TwoInputs(nn.Module):
         self.first, self.last = nn.Linear(5, 8), nn.Linear(8, 3)
 
     def forward(self, values: Tensor, mask: Tensor) -> Tensor:
-        """Logits of what is not masked."""
+        """Return the logits of unmasked positions."""
         outputs: Tensor = self.last(torch.relu(self.first(values * mask)))
         return outputs
 

@@ -1,1 +1,1 @@
-"""Tests of the axes."""
+"""Tests of axes."""

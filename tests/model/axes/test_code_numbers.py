@@ -1,4 +1,4 @@
-"""Numbers in the code of a module: the dimensions that they make, and sizes computed from one."""
+"""Numbers in the code of a module: the dimensions that they set, and sizes computed from one."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def two_integers() -> Any:
 
 
 def shift() -> Any:
-    """A temporal shift: the first eighth of the channels forward, the next one back."""
+    """Temporal shift: the first eighth of the channels moves forward, the next one back."""
 
     def forward(net: Any, x: Tensor) -> Any:
         x = torch.relu(net.a(x))
@@ -209,7 +209,7 @@ def spatial_shift() -> Any:
 
 
 def part_of_an_integer() -> Any:
-    """The integer equals the width before; its parts are other widths."""
+    """The integer equals the previous width; its parts are other widths."""
 
     def forward(net: Any, x: Tensor) -> Any:
         x = torch.relu(net.a(x))
@@ -223,7 +223,7 @@ def part_of_an_integer() -> Any:
 
 
 def shares_out() -> Any:
-    """Four joined parts, of which the code knows their sum."""
+    """Four joined parts whose sum is in the code."""
 
     def forward(net: Any, z: Tensor) -> Any:
         a = net.a(z)[:, : net.c]
@@ -273,7 +273,7 @@ def test_a_choice_between_integers_is_said() -> None:
 def test_shares_that_cannot_be_unequal_are_said_by_the_trace() -> None:
     def forward(net: Any, z: Tensor) -> Any:
         z = net.a(z)
-        half = (z.shape[1] + 1) // 2  # no multiple of the width
+        half = (z.shape[1] + 1) // 2  # not a multiple of the width
         return net.b(z[:, :half]) + net.d(z[:, half:])
 
     axes = trace(Net(forward, a=nn.Linear(6, 16), b=nn.Linear(8, 2), d=nn.Linear(8, 2)), NOISE)
@@ -297,7 +297,7 @@ PARTS: dict[str, Callable[[Tensor], Sequence[Tensor]]] = {
 
 
 class Parts(nn.Module):
-    """Reads the first part alone, so that nothing else makes the parts alike."""
+    """A net that reads only the first part, so that no other parts must be equal."""
 
     def __init__(self, parts: Callable[[Tensor], Sequence[Tensor]]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""`axes.exact` against what is measured; verification catches wrong couplings; large models too."""
+"""`axes.exact` against measurements; verification detects wrong couplings; large models as well."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Middle = Callable[[Any, Tensor], Tensor]
 
 
 class Hidden(Net):
-    """Two layers with anything between them; sigmoid, so that a dropped unit is not zero there."""
+    """Two layers with anything in between; with a sigmoid, a dropped unit is not zero there."""
 
     def __init__(self, middle: Middle, **layers: nn.Module | nn.Parameter) -> None:
         def forward(self: Any, x: Tensor) -> Any:
@@ -43,7 +43,7 @@ class Hidden(Net):
 
 
 class PerInput(nn.Linear):
-    """Divides by what torch's own layer stores."""
+    """A net that divides by a number stored in torch's own layer."""
 
     def forward(self, x: Tensor) -> Tensor:
         return functional.linear(x / self.in_features, self.weight, self.bias)
@@ -100,7 +100,7 @@ EXACT: dict[str, Middle] = {
 
 
 def differs(net: nn.Module, x: Tensor) -> bool:
-    """Whether some sub-model is not the masked model, by the tests' own reckoning."""
+    """Return whether a sub-model differs from the masked model, by a separate computation."""
     axes = trace(net, x)
     found = []
     draws = [(Random("fixed"), 0.5), (Random("fixed"), 0.25), (Random("bernoulli"), 0.5)]
@@ -143,7 +143,7 @@ def test_a_layer_derived_from_one_of_torch() -> None:
 
 
 def test_a_learned_query_that_has_no_such_units() -> None:
-    """Copies of one value along the width: zero at no masked unit."""
+    """Copies of one value along the width are zero at no masked unit."""
     net = Hidden(lambda net, z: z + z @ net.q.expand(z.shape[-1], 1), q=parameter(1, 1))
     for verified in (False, True):
         axes = trace(net, VECTOR, verify=verified)
@@ -192,7 +192,7 @@ def test_what_is_measured_is_said_and_kept() -> None:
 
 @pytest.mark.parametrize("capacities", [(0.375,), (0.375, 0.5), (0.5, 0.375)])
 def test_every_capacity_is_measured_at_its_own_size(capacities: tuple[float, ...]) -> None:
-    """Three of eight units; single draws hold another number of them."""
+    """Three of eight units; single draws hold other numbers of them."""
     net = Hidden(lambda _, z: z * 2 if len(z[0]) == 3 else z)
     axes = trace(net, VECTOR, capacities=capacities)
     assert (axes.exact, axes.measured) == (False, capacities)
@@ -225,7 +225,7 @@ def test_declared_axes_are_not_known_to_be_exact_until_they_are_measured() -> No
 
 
 def test_a_sub_model_that_depends_on_the_order_of_its_units_is_refused() -> None:
-    """Only in the sub-model: the full one does not look at positions."""
+    """Only the sub-model depends on positions, not the full model."""
 
     def middle(_: Any, z: Tensor) -> Tensor:
         return z if z.shape[-1] > 7 else z * torch.arange(z.shape[-1])
@@ -308,7 +308,7 @@ def test_a_wrong_order_in_a_product_is_caught() -> None:
 
 
 class Branch(nn.Module):
-    """A residual branch that starts with next to no weight."""
+    """A residual branch that starts with a tiny weight."""
 
     def __init__(self, scale: float) -> None:
         super().__init__()
@@ -405,7 +405,7 @@ def test_buffers_that_a_forward_replaces_come_back() -> None:
 
 
 def test_noise_that_a_net_amplifies_is_no_mistake() -> None:
-    """Each group of one unit normalises rounding errors: float32 alone would complain."""
+    """Each group of one unit normalises rounding errors, which float32 alone would report."""
     torch.manual_seed(0)
     norm = nn.GroupNorm(8, 8, eps=1e-9)
     net = nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 8), norm, nn.Linear(8, 2))
@@ -419,7 +419,7 @@ def test_outputs_that_are_not_finite_cannot_be_verified() -> None:
 
 
 class Tied(nn.Module):
-    """One tensor under two names, a buffer that is counted up, and weights read as a product."""
+    """One tensor under two names, a counter in a buffer, and weights read as a product."""
 
     count: Tensor
 
@@ -436,7 +436,7 @@ class Tied(nn.Module):
 
 
 class Clipping(nn.Linear):
-    """Writes to its own weights, as some models clip theirs."""
+    """A net that writes to its own weights, like models that clip them."""
 
     def forward(self, x: Tensor) -> Tensor:
         with torch.no_grad():

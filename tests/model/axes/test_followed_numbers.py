@@ -1,4 +1,4 @@
-"""Numbers that a trace follows to the layers and the comparisons where they count."""
+"""Numbers that a trace follows to the layers and comparisons that use them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.reference import RestrictedStatistics, masked
 
 
 def check(net: nn.Module, x: Tensor, *, mixes: bool = False) -> list[tuple[Any, UnitCut]]:
-    """Sub-models of several cuts, each the full model without the dropped units."""
+    """Check sub-models of several cuts against the full model without the dropped units."""
     torch.manual_seed(0)
     net.eval()
     axes = from_json(to_json(trace(net, x)))
@@ -65,7 +65,7 @@ def shortcut(m: Any, x: Tensor) -> Any:
 
 @pytest.mark.parametrize("outputs", [8, 12])
 def test_comparisons_of_stored_numbers_keep_their_outcome(outputs: int) -> None:
-    """With 8 units of 16 left, both numbers would be 8, and the shortcut left out."""
+    """With 8 of 16 units left, both numbers would be 8, and the shortcut would be skipped."""
     layers = {"main": nn.Linear(8, outputs), "down": nn.Linear(outputs, 3)}
     if outputs != 8:
         layers["skip"] = nn.Linear(8, outputs)
@@ -116,7 +116,7 @@ def test_a_number_that_is_only_computed_with_is_solved_for() -> None:
 
 
 class Grouped(nn.Module):
-    """A grouped convolution whose weight is computed."""
+    """A grouped convolution with a computed weight."""
 
     def __init__(self, computed: Callable[[nn.Conv2d], nn.Module]) -> None:
         super().__init__()
@@ -153,7 +153,7 @@ def test_groups_of_a_computed_weight_are_known(computed: Any) -> None:
 
 @pytest.mark.slow
 def test_a_norm_without_weights_takes_the_width_that_it_saw() -> None:
-    """Of all widths of 12 near it."""
+    """Among all widths near 12."""
     net = Net(
         lambda m, x: m.down(m.norm(m.up(x)) * (1 + m.scale(x)) + m.gate(x).relu()),
         up=nn.Linear(6, 12),
@@ -284,7 +284,7 @@ def test_a_fourier_layer_with_complex_weights_is_cut() -> None:
 
 
 def test_a_multiple_of_another_size_is_cut_with_it() -> None:
-    """Values twice as wide as keys, told by one number."""
+    """Values are twice as wide as keys, given by one number."""
 
     def forward(m: Any, x: Tensor) -> Any:
         h = m.qkv(x).view(*x.shape[:2], m.heads, -1)
@@ -303,7 +303,7 @@ def test_a_multiple_of_another_size_is_cut_with_it() -> None:
 
 
 def test_a_number_of_which_only_a_quotient_counts_may_be_any_that_gives_it() -> None:
-    """Of 7 units, 2 heads of 3 are left by the one layer, and 7 are read by the other."""
+    """Of 7 units, one layer leaves 2 heads of 3, and the other reads 7."""
 
     def forward(m: Any, x: Tensor) -> Any:
         h = m.inner(m.up(x).relu())

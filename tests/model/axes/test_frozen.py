@@ -1,4 +1,4 @@
-"""What a trace must not cut, must tie or must see through; and the line that it names then."""
+"""Dimensions that a trace must freeze, tie or see through, and the line that it names."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_parameters_that_share_memory_are_one() -> None:
     assert layouts(trace(net, VECTOR))["two.weight"] == ("up", "up")
     other.weight = nn.Parameter(one.weight.t())
     assert trace(net, VECTOR).sizes == {}
-    buffer = torch.randn(128)  # as recurrent layers keep their weights on accelerators
+    buffer = torch.randn(128)  # like the weights of recurrent layers on accelerators
     one.weight, other.weight = (nn.Parameter(half.view(8, 8)) for half in buffer.chunk(2))
     assert list(trace(net, VECTOR).sizes) == ["up", "one", "two"]
 

@@ -1,4 +1,4 @@
-"""Random nets: whatever operators meet, permuting the axes found never moves the outputs."""
+"""Random nets: for any operators, permuting the found axes never changes the outputs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WIDTHS = (4, 6, 8, 12, 24)
 class Random(nn.Module):
     """A net that runs a list of drawn steps on (batch, width), then maps to two outputs.
 
-    Steps make the layers that they need on the first run, when widths become known.
+    Steps make their layers in the first run, when widths become known.
     """
 
     def __init__(self, steps: list[tuple[int, int]]) -> None:
@@ -157,4 +157,4 @@ def test_permuting_the_axes_found_never_moves_the_outputs(steps: list[tuple[int,
         net = Random(steps)
         x = torch.randn(3, 5)
         net(x)
-    trace(net, x, capacities=())  # it branches by sizes, so that its sub-models are other nets
+    trace(net, x, capacities=())  # its branches depend on sizes, so its sub-models are other nets

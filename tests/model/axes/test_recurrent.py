@@ -1,4 +1,4 @@
-"""Loops and states of one's own, and experts that no example chose."""
+"""Own loops and states, and experts that no example selects."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ LOOPS: dict[str, Callable[[], Recurrent]] = {
 
 
 def check(net: nn.Module, x: Tensor, longer: Tensor, calls: int = 1) -> None:
-    """Cut by an example, a sub-model is the masked model on longer inputs and in later calls."""
+    """Check that a sub-model equals the masked model on longer inputs and in later calls."""
     axes = trace(net, x)
     assert axes.exact is True
     assert list(axes.cut_by_capacity.values()) == [8]
@@ -198,7 +198,7 @@ def test_a_state_that_lives_from_call_to_call(forward: Callable[[Any, Tensor], A
 def test_a_state_that_no_step_feeds_back_is_kept_whole() -> None:
     def forward(net: Any, x: Tensor) -> Any:
         h = torch.zeros(x.shape[0], net.hidden)
-        for x_t in x[:, None].unbind(1):  # one step, whatever the input
+        for x_t in x[:, None].unbind(1):  # one step for any input
             h = torch.tanh(net.i(x_t) + net.r(h))
         return net.o(h)
 
@@ -238,7 +238,7 @@ class Expert(nn.Module):
 
 
 class Mixture(nn.Module):
-    """Each token goes to one of many experts; few tokens leave most of them unseen."""
+    """Each token goes to one of many experts; few tokens leave most of them unused."""
 
     def __init__(self, experts: int = 9) -> None:
         super().__init__()
@@ -273,7 +273,7 @@ def test_an_expert_that_no_example_chose_is_cut_like_one_that_was_chosen() -> No
         assert layouts(axes)[f"experts.{number}.down.weight"] == ("embed", f"experts.{number}.up")
     cut = halves(net, few)
     small = build_module(net, cut, example_inputs=few)
-    with torch.no_grad():  # inputs that reach every expert
+    with torch.no_grad():  # inputs for every expert
         torch.testing.assert_close(small(many), masked(net, cut)(many), rtol=1e-5, atol=1e-5)
 
 
@@ -306,7 +306,7 @@ class Grouped(nn.Module):
 
 
 class Looped(Grouped):
-    """The same, group by group."""
+    """`Grouped` as a loop over groups."""
 
     def product(self, rows: Tensor, matrices: Tensor, ends: Tensor) -> Tensor:
         parts = torch.tensor_split(rows, ends[:-1].tolist())

@@ -1,4 +1,4 @@
-"""The algebra of dimensions, against numpy; what operators make of operands' dimensions."""
+"""The algebra of dimensions against numpy; dimensions of the results of operators."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Order = NDArray[np.int64]
 
 
 def order(expression: Layout, orders: dict[str, Order]) -> Order:
-    """Where each unit goes if every atom is put in the given order: numpy on real indices."""
+    """Return the position of each unit if every atom is permuted: numpy on real indices."""
     if isinstance(expression, FixedPart):
         return np.arange(expression.size)
     if isinstance(expression, Along):
@@ -49,7 +49,7 @@ def order(expression: Layout, orders: dict[str, Order]) -> Order:
 
 
 def orders_for(*expressions: Layout) -> dict[str, Order]:
-    """A random order for each atom, drawn by its rank of appearance."""
+    """Draw an order for each atom, by its rank of appearance."""
     found: dict[str, Order] = {}
     for expression in expressions:
         for atom in atoms(expression):
@@ -60,7 +60,7 @@ def orders_for(*expressions: Layout) -> dict[str, Order]:
 
 
 def same(one: Layout, other: Layout) -> bool:
-    """Whether two expressions, made of the same atoms, put units in the same places."""
+    """Return whether two expressions of the same atoms put units in the same positions."""
     orders = orders_for(one, other)
     return np.array_equal(order(one, orders), order(other, orders))
 
@@ -88,7 +88,7 @@ def build(algebra: Algebra, plan: Plan) -> Layout:
 
 
 def divisions(size: int) -> st.SearchStrategy[list[int]]:
-    """Ways to write a size as a product."""
+    """List the factorisations of a size."""
     if size == 1:
         return st.just([])
     divisors = [d for d in range(2, size + 1) if size % d == 0]
@@ -98,7 +98,7 @@ def divisions(size: int) -> st.SearchStrategy[list[int]]:
 
 
 def cuts(size: int) -> st.SearchStrategy[list[int]]:
-    """Ways to write a size as a sum."""
+    """List the partitions of a size into summands."""
     return st.lists(st.integers(0, size), max_size=3).map(
         lambda ends: np.diff([0, *sorted(ends), size]).tolist()
     )
@@ -149,7 +149,7 @@ def test_pieces_add_up_to_the_whole(drawn: tuple[Plan, list[int]]) -> None:
 
 
 def of_one_size(plan: Plan) -> st.SearchStrategy[tuple[Plan, Plan]]:
-    """A plan and another one of the same size: an independent product or sum, or both nested."""
+    """Make a plan and another one of equal size: an independent product or sum, or nested."""
     size = grown(plan)
     atom: Plan = ("atom", size)
     factors = divisions(size).map(
@@ -298,7 +298,7 @@ def show(expression: Layout, names: dict[str, str]) -> str:
 
 
 def apply(function: Callable[..., Tensor], *shapes: str) -> tuple[str, ...]:
-    """The result's dimensions, for operands such as "b:2 c:3 5": named axes and fixed sizes."""
+    """Return the dimensions of a result, for operands such as "b:2 c:3 5" (names and sizes)."""
     record, made, names = Record(), [], {}
     known: dict[str, Layout] = {}
     for shape in shapes:

@@ -1,4 +1,4 @@
-"""Modules of special kinds, and forwards that catch errors: cut right, or refused by name."""
+"""Modules of special kinds, and forwards that catch errors: cut correctly, or refused by name."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def net() -> nn.Sequential:
 
 
 def with_middle(change: Callable[[nn.Linear], Any]) -> nn.Sequential:
-    """The net with its middle layer changed in place, or exchanged for what is returned."""
+    """Change the middle layer of the net in place, or replace it by a returned one."""
     made = net()
     middle = made[2]
     assert isinstance(middle, nn.Linear)
@@ -85,7 +85,7 @@ old_tools = pytest.mark.filterwarnings(
 @old_tools
 @pytest.mark.parametrize("kind", REFUSED)
 def test_what_cannot_be_cut_is_refused_by_name(kind: str) -> None:
-    """At the trace, at the build with an example and without one, and by `train`."""
+    """At the trace, at the build with and without an example, and by `train`."""
     make, words = REFUSED[kind]
     made = make()
     axes = axes_of(net(), {"0.weight": (Along("h", 8), FixedPart(6)), "0.bias": (Along("h", 8),)})
@@ -105,7 +105,7 @@ def test_what_cannot_be_cut_is_refused_by_name(kind: str) -> None:
 
 
 class Scaled(nn.Module):
-    """A parametrisation with a weight and a size of its own."""
+    """A parametrisation with its own weight and size."""
 
     def __init__(self, rows: int) -> None:
         super().__init__()
@@ -116,7 +116,7 @@ class Scaled(nn.Module):
 
 
 class Symmetric(nn.Module):
-    """One whose axes cannot be cut apart."""
+    """A parametrisation whose axes cannot be cut separately."""
 
     def forward(self, weight: Tensor) -> Tensor:
         return weight.triu() + weight.triu(1).T
@@ -193,14 +193,14 @@ def test_an_exported_program_is_cut_as_its_module() -> None:
 @pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
 @pytest.mark.parametrize("norm", [nn.utils.weight_norm, parametrizations.weight_norm])
 def test_weight_norm_is_cut_with_its_directions(norm: Callable[[nn.Linear], Any]) -> None:
-    """The masked model is no measure: a direction of zeros has no length to divide by."""
+    """The masked model is no reference, as a direction of zeros has no length to divide by."""
     made = with_middle(norm)
     axes = trace(made, X)
     assert set(axes.sizes.values()) == {8}
     inner = next(iter(axes.sizes))
     small = build_module(made, UnitCut(axes, {inner: np.array([0, 3, 4])}), example_inputs=X)
     gains = [name for name, p in small.named_parameters() if p.shape == (8, 1)]
-    assert len(gains) == 1  # one per row, none of which is cut
+    assert len(gains) == 1  # one per row, without a cut
     middle: Any = small[2]  # type: ignore[index]
     torch.testing.assert_close(middle.weight.norm(dim=1), small.get_parameter(gains[0]).flatten())
     assert middle.weight.shape == (8, 3)
@@ -210,7 +210,7 @@ def test_weight_norm_is_cut_with_its_directions(norm: Callable[[nn.Linear], Any]
 @old_tools
 @pytest.mark.parametrize("norm", [spectral_norm, parametrizations.spectral_norm])
 def test_a_spectral_norm_is_that_of_the_kept_part(norm: Callable[[nn.Linear], Any]) -> None:
-    """The masked model divides by what parts of the full matrix's vectors make of the part."""
+    """The masked model divides by a norm from parts of the full matrix's vectors."""
     made = with_middle(norm)
     measured = battery(Entry("spectral norm", lambda: (with_middle(norm), (X,))))
     assert not measured.claimed
@@ -235,7 +235,7 @@ FEW = torch.randn(2, 6, generator=torch.Generator().manual_seed(0))
 
 
 def tries(m: Any, x: Tensor) -> Any:
-    """`first` fails on what has one dimension only."""
+    """`first` fails on one-dimensional tensors."""
     h = m.up(x).relu()
     try:
         h = h + m.first(h[None, None])
@@ -265,7 +265,7 @@ def tries_net(
 
 
 def test_numbers_after_a_caught_error_are_those_of_the_code() -> None:
-    """Read as torch's own, the 2 would be cut, and the sub-model would not run."""
+    """If read as torch's own number, the 2 would be cut, and the sub-model would fail."""
     made = tries_net()
     axes = trace(made, FEW)
     assert axes.cut_by_capacity == {"up": 8, "middle#2": 4}

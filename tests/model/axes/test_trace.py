@@ -1,4 +1,4 @@
-"""The axes of small nets, one topology each, with verification on; what a trace can be told."""
+"""The axes of small nets, one topology each, with verification; options of a trace."""
 
 from __future__ import annotations
 

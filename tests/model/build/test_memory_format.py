@@ -1,4 +1,4 @@
-"""How weights lie in memory: kernels go by it, so a copy lies as the original does."""
+"""Memory formats of weights: kernels depend on them, so copies keep the format."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def strides(module: nn.Module) -> dict[str, tuple[int, ...]]:
 
 
 def results(module: nn.Module) -> list[Tensor]:
-    """Outputs and gradients."""
+    """Return outputs and gradients."""
     out = module(X)
     functional.cross_entropy(out, torch.arange(4)).backward()  # type: ignore[no-untyped-call]
     return [out.detach(), *(p.grad for p in module.parameters() if p.grad is not None)]
@@ -127,7 +127,7 @@ def test_a_client_of_capacity_1_trains_to_the_same_bits() -> None:
         loss = functional.cross_entropy(local(examples.x[rows]), examples.y[rows])
         torch.autograd.backward(loss)
         optimizer.step()
-    tensors = {name: t.contiguous() for name, t in tensors_of(net).items()}  # as a checkpoint has
+    tensors = {name: t.contiguous() for name, t in tensors_of(net).items()}  # like in a checkpoint
     task = Task(Assignment(0, 1, 1.0), WHOLE, tensors, work=setup.work, classes=None)
     (update,) = SerialEngine(setup).run([task])
     for name, tensor in tensors_of(local).items():

@@ -26,7 +26,7 @@ def cut_of(axes: Axes, **units: list[int]) -> UnitCut:
 
 
 def declared(net: nn.Module, table: Any, **units: list[int]) -> UnitCut:
-    """A cut of axes that lie in a module as a table says."""
+    """Make a cut of declared axes of a module."""
     return cut_of(declare(tensors_of(net), table), **units)
 
 
@@ -293,7 +293,7 @@ class TestFactory:
 
 
 class Maxout(nn.Module):
-    """The view takes fewer units for a smaller batch."""
+    """A net whose view would take fewer units as a smaller batch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -305,7 +305,7 @@ class Maxout(nn.Module):
 
 
 class Computed(nn.Module):
-    """Computes a size from one that it does not store."""
+    """A net that computes a size from one that it does not store."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Numbers in the code of a module: what cannot follow a cut is never cut, or refused by name."""
+"""Numbers in the code of a module: if they cannot follow a cut, it is refused by name."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ X = torch.linspace(-1, 1, 20).view(4, 5)
 
 
 class Net(nn.Module):
-    """Some layers, some numbers, and a forward to try."""
+    """Some layers, some numbers, and a forward."""
 
     def __init__(self, forward: Forward) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class Net(nn.Module):
 
 
 def attend(y: Tensor) -> Tensor:
-    """Each place attends over all, (batch, heads, size) -> (batch, heads * size)."""
+    """Attention over all positions, (batch, heads, size) -> (batch, heads * size)."""
     return (torch.tanh(y.unsqueeze(-1) * y.unsqueeze(-2)) @ y.unsqueeze(-1)).flatten(1)
 
 
@@ -115,7 +115,7 @@ def test_a_size_that_comes_out_wrong_is_named() -> None:
     words = r"\(Net\): .*heads .*6 .*3"
     with pytest.raises(SubmodelError, match=words):
         build_module(net, cut)
-    with pytest.raises(SubmodelError, match=words):  # a hook is checked as well
+    with pytest.raises(SubmodelError, match=words):  # hooks are checked as well
         build_module(net, cut, resize=lambda *_: None)
 
     def settle(small: Any, _: object) -> None:
@@ -125,7 +125,7 @@ def test_a_size_that_comes_out_wrong_is_named() -> None:
 
 
 class Scaled(nn.Module):
-    """Scales an input by a number that happens to be the width."""
+    """Scale an input by a number that equals the width by coincidence."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -146,7 +146,7 @@ def test_a_number_that_may_be_a_size_is_in_doubt() -> None:
 
 
 def test_a_number_of_places_is_no_size() -> None:
-    """As the shift of a Swin transformer, which may equal its number of heads."""
+    """Like the shift of a Swin transformer, which may equal its number of heads."""
     net = Net(lambda m, x: m.out(m.lift(x.roll(m.width, 1))))
     cut = draw_units(Random("fixed"), trace(net, (X,)), 0.5, Draw(0, 0, 0))
     small: Any = build_module(net, cut)

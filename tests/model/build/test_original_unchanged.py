@@ -1,4 +1,4 @@
-"""A model comes back from tracing, building and training exactly as it was given."""
+"""Tracing, building and training leave a model unchanged."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ X = torch.randn(4, 6, generator=torch.Generator().manual_seed(0))
 
 
 class Net(nn.Module):
-    """Three layers; what a subclass writes down on the way, it must not find afterwards."""
+    """Three layers; state that a subclass stores in the forward must not remain."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class Sizes(Net):
 
 
 class Containers(Net):
-    """A list that two layers share, a set, a queue, and what lies in them."""
+    """A list shared by two layers, a set, a queue, and their contents."""
 
     def prepare(self) -> None:
         self.sizes: Any = {"seen": []}
@@ -106,7 +106,7 @@ class Objects(Net):
 
 
 class Variable(Net):
-    """A counter that a function encloses."""
+    """A counter in the closure of a function."""
 
     def prepare(self) -> None:
         calls = 0
@@ -123,7 +123,7 @@ class Variable(Net):
 
 
 class Tensors(Net):
-    """Buffers and plain tensors, written over, exchanged, and kept as a cache."""
+    """Buffers and plain tensors that are overwritten, replaced, and kept as a cache."""
 
     seen: Tensor
 
@@ -142,7 +142,7 @@ class Tensors(Net):
 
 
 class Clipped(Net):
-    """Weights that the forward itself writes to."""
+    """Weights to which the forward writes."""
 
     def prepare(self) -> None:
         self.table = nn.Embedding(32, 8, max_norm=0.1)
@@ -209,7 +209,7 @@ def test_training_leaves_no_trace(kind: type[Net]) -> None:
 
 
 def test_reading_a_computed_weight_leaves_no_trace() -> None:
-    """Spectral norm takes a step of its power iteration whenever it is read in training mode."""
+    """In training mode, every read of a spectral norm takes a step of its power iteration."""
     net = Net().train()
     parametrizations.spectral_norm(net.middle)
     before = snapshot(net)
@@ -228,7 +228,7 @@ def test_reading_a_computed_weight_leaves_no_trace() -> None:
 
 
 def test_what_one_forward_notes_the_next_does_not_see() -> None:
-    """Verification runs the model several times: each time as it was given."""
+    """Verification runs the model several times, each time from the given state."""
 
     class Once(Net):
         def prepare(self) -> None:

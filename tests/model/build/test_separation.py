@@ -1,4 +1,4 @@
-"""A sub-model is apart from the full model, however the model's code reaches its layers."""
+"""A sub-model is separate from the full model, however the model's code accesses its layers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ X = torch.randn(4, 6, generator=torch.Generator().manual_seed(0))
 
 
 class Net(nn.Module):
-    """Three layers and a scale; the way to the middle one is the subclass's."""
+    """Three layers and a scale; subclasses define the access to the middle one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class Net(nn.Module):
 
 
 class Attribute(Net):
-    """The way is kept in ``self.way``."""
+    """The access is kept in ``self.ways``."""
 
     way: Any
 
@@ -164,7 +164,7 @@ class InObjects(Net):
 
 
 class Remembers(Net):
-    """Keeps an activation, which no deep copy takes."""
+    """Keep an activation, which cannot be deep-copied."""
 
     seen: Tensor
 
@@ -219,7 +219,7 @@ class Cached(Attribute):
 
 
 class Keeper:
-    """Refuses to be copied."""
+    """Refuse to be copied."""
 
     def __init__(self, layer: nn.Module) -> None:
         self.layer = layer
@@ -255,7 +255,7 @@ class SharedLayer(Net):
 
 
 class Second(Net):
-    """A second tensor in the memory of a parameter: in a copy, it would have its own."""
+    """A second tensor in the memory of a parameter; a copy would have separate memory."""
 
     def prepare(self) -> None:
         self.second = self.scale.data
@@ -338,7 +338,7 @@ def test_training_refuses_before_the_first_round(granularity: str) -> None:
 
 @pytest.mark.parametrize("kind", [Closure, Partial, Hook, OwnForward])
 def test_both_engines_train_what_code_holds(kind: type[Net]) -> None:
-    """A layer with a hook has no wide form, and vmap cannot swap a weight that code holds."""
+    """A layer with a hook has no wide form, and vmap cannot replace a weight in a closure."""
     torch.manual_seed(0)
     net = kind()
     serial, stacked = (
@@ -360,7 +360,7 @@ def test_stacks_refuse_what_they_cannot_swap() -> None:
 
 
 def test_functions_that_share_a_variable_still_do() -> None:
-    """A counter in an enclosed variable is one for both functions of the copy."""
+    """A counter in a closure is shared by both functions of the copy."""
 
     class Counting(Net):
         def prepare(self) -> None:

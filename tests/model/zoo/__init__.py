@@ -1,4 +1,4 @@
-"""The zoo: small models of every common architecture, to test axes, cuts and builds on."""
+"""The zoo: small models of every common architecture, for tests of axes, cuts and builds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ZOO: tuple[Entry, ...] = (
     *transformer.ENTRIES,
     *hugging_face.ENTRIES,
 )
-"""The common models; none is wider than 64 or slower than a few milliseconds."""
+"""Common models; none is wider than 64 or slower than a few milliseconds."""
 
 MORE: tuple[Entry, ...] = (
     *images.ENTRIES,

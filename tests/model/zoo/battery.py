@@ -47,25 +47,27 @@ from tests.support.snapshot import changes, snapshot, tensors
 
 CAPACITIES = (0.25, 0.5, 0.75)
 TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-3}
-"""How far outputs may differ, of the largest: sums in another order. (Some nets compute their norms
-in single precision, whatever their weights are.)"""
+"""Relative tolerance of outputs, for sums in another order.
+
+Some nets compute norms in single precision, whatever their weights.
+"""
 
 UNBATCHED = {"experts", "stacked-experts", "message-passing", "graph-attention"}
-"""Nets whose inputs or outputs are not one row per example: no batches can be made of them."""
+"""Nets whose inputs or outputs are not one row per example, so that batches are impossible."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What the battery found out about a net that passed."""
+    """Measurements of the battery on a net that passed."""
 
     axes: Axes
-    claimed: bool  # every cut that was tried is said to be exact
-    gap: float  # the largest relative difference from the masked model, over all cuts tried
-    dtype: torch.dtype  # in which it was measured
+    claimed: bool  # all tried cuts are declared exact
+    gap: float  # largest relative difference from the masked model over all tried cuts
+    dtype: torch.dtype  # precision of the measurement
 
 
 def battery(entry: Entry) -> Measured:
-    """Put one net through all checks; an AssertionError says which one failed, and where."""
+    """Run all checks on a net; an AssertionError names the failed check and its place."""
     bench = Bench(entry)
     bench.check_unchanged()
     bench.check_permutations()
@@ -77,7 +79,7 @@ def battery(entry: Entry) -> Measured:
 
 
 class Bench:
-    """One net on the bench, with the axes found in it."""
+    """A net under test with its axes."""
 
     def __init__(self, entry: Entry) -> None:
         self.entry = entry
@@ -88,7 +90,7 @@ class Bench:
 
     @cached_property
     def precise(self) -> tuple[nn.Module, Inputs, torch.dtype]:
-        """The net and its inputs in double precision, if it runs so."""
+        """The net and its inputs in double precision, if possible."""
         module, inputs = self.entry.make()[0].double(), _double(self.inputs)
         with contextlib.suppress(RuntimeError), self._quiet(torch.float64):
             found = self._outputs(module, inputs)
@@ -98,7 +100,7 @@ class Bench:
 
     @cached_property
     def cuts(self) -> list[UnitCut]:
-        """Random units, unequally many of each axis; random ones, and the first, of half."""
+        """Draw units, unequally many of each axis; random ones, and the first, of half."""
         drawn = [
             draw_units(Random("bernoulli"), self.axes, capacity, Draw(7, number, 0))
             for number, capacity in enumerate(CAPACITIES)
@@ -110,14 +112,14 @@ class Bench:
         ]
 
     def check_unchanged(self) -> None:
-        """Tracing and building leave the model as it was."""
+        """Check that tracing and building leave the model unchanged."""
         self._unchanged("tracing")
         for cut in self.cuts[:2]:
             self.build(cut)
         self._unchanged("building")
 
     def check_permutations(self) -> None:
-        """Permuting all axes at once moves no output; if it does, each alone shows the guilty."""
+        """Check that permuting all axes changes no output; on failure, find the axis."""
         module, inputs, dtype = self.precise
         with self._quiet(dtype):
             before = self._outputs(module, inputs)
@@ -137,7 +139,7 @@ class Bench:
                     )
 
     def check_gradients(self) -> None:
-        """A backward pass of the sub-model reads and fills the sub-model's own tensors only."""
+        """Check that a backward pass of the sub-model only uses its own tensors."""
         names = _with_gradient(self.entry.make()[0], self._loss)
         foreign = {
             tensor.untyped_storage()._cdata: path
@@ -160,7 +162,7 @@ class Bench:
         self._unchanged("a backward pass of the sub-model")
 
     def check_whole(self) -> None:
-        """At capacity 1: the same outputs and gradients, to the bit, from the same layout."""
+        """Check capacity 1: equal outputs and gradients bit for bit, from the same layout."""
         whole = build_module(self.module, UnitCut(self.axes, {}))
         with torch.no_grad():
             pairs = zip(
@@ -179,7 +181,7 @@ class Bench:
                 assert _same_bits(a.grad, b.grad), f"{self.entry}: gradient of {name}"
 
     def measure(self) -> Measured:
-        """The gap between sub-models and masked models; none where the axes claim there is none."""
+        """Measure the gap between sub-models and masked models; it must be zero for exact axes."""
         module, inputs, dtype = self.precise
         check = OutputCheck(module, inputs, self.entry.outputs)
         gaps, claims = [], []
@@ -199,7 +201,7 @@ class Bench:
         return Measured(self.axes, all(claims), max(gaps), dtype)
 
     def check_training(self) -> None:
-        """One round of two clients: nothing is refused, weights move, and all are finite."""
+        """Train a round with two clients: nothing is refused; all weights move and are finite."""
         if self.entry.name in UNBATCHED or not self.axes.cut_by_capacity:
             return
         if self.entry.refused is not None:
@@ -242,7 +244,7 @@ class Bench:
         )
 
     def build(self, cut: UnitCut) -> nn.Module:
-        """The sub-model, checked on the example."""
+        """Build the sub-model and check it on the example."""
         small = build_module(self.module, cut)
         self.check.check(small, cut)
         return small
@@ -261,7 +263,7 @@ class Bench:
 
     @contextlib.contextmanager
     def _quiet(self, dtype: torch.dtype) -> Iterator[None]:
-        """Without gradients and fused kernels, constants in the precision of the net."""
+        """Disable gradients and fused kernels, with constants in the precision of the net."""
         default = torch.get_default_dtype()
         with torch.no_grad(), plain_attention():
             torch.set_default_dtype(dtype)
@@ -272,7 +274,7 @@ class Bench:
 
 
 def positions(layout: Layout, orders: Mapping[str, Any]) -> list[int]:
-    """The positions along a dimension that the given units of its axes have, written out anew."""
+    """Return the positions of the given units along a dimension, computed independently."""
     if isinstance(layout, FixedPart):
         return list(range(layout.size))
     if isinstance(layout, Along):
@@ -293,7 +295,7 @@ def positions(layout: Layout, orders: Mapping[str, Any]) -> list[int]:
 
 @contextlib.contextmanager
 def permuted(module: nn.Module, axes: Axes, orders: Mapping[str, Any]) -> Iterator[None]:
-    """The units of the net come in another order in here."""
+    """Permute the units of the net within this context."""
     with _changing(module, axes) as dimensions:
         for tensor, d, layout in dimensions:
             tensor.copy_(tensor.index_select(d, torch.tensor(positions(layout, orders))))
@@ -302,7 +304,7 @@ def permuted(module: nn.Module, axes: Axes, orders: Mapping[str, Any]) -> Iterat
 
 @contextlib.contextmanager
 def masked(module: nn.Module, cut: UnitCut) -> Iterator[None]:
-    """Everything of the dropped units is zero in here."""
+    """Set everything of the dropped units to zero within this context."""
     with _changing(module, cut.axes) as dimensions:
         for tensor, d, layout in dimensions:
             dropped = torch.ones(layout.size, dtype=torch.bool)
@@ -313,7 +315,7 @@ def masked(module: nn.Module, cut: UnitCut) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _changing(module: nn.Module, axes: Axes) -> Iterator[list[tuple[Tensor, int, Layout]]]:
-    """The dimensions that axes lie along; values may change in here. (A copy may not be one.)"""
+    """Return the dimensions along axes; values may change in the context, on the original."""
     found = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     before = {name: tensor.detach().clone() for name, tensor in found.items()}
     try:
@@ -330,7 +332,7 @@ def _changing(module: nn.Module, axes: Axes) -> Iterator[list[tuple[Tensor, int,
 
 
 class _Reads(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notes which of the given memories operators read."""
+    """Record which of the given memories operators read."""
 
     def __init__(self, memories: Mapping[int, str]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -377,7 +379,7 @@ def _double(value: Any) -> Any:
 
 
 def _gap(one: Sequence[Tensor], other: Sequence[Tensor]) -> float:
-    """The largest difference of two lists of outputs, of the largest value of each."""
+    """Return the largest relative difference of two lists of outputs."""
     found = 0.0
     for a, b in zip(one, other, strict=True):
         assert a.shape == b.shape, (tuple(a.shape), tuple(b.shape))
@@ -391,18 +393,18 @@ def _gap(one: Sequence[Tensor], other: Sequence[Tensor]) -> float:
 
 
 def _same_bits(one: Tensor, other: Tensor) -> bool:
-    """Equal to the bit: torch.equal, but for NaNs."""
+    """Compare bit for bit: torch.equal, but with equal NaNs."""
     return one.dtype == other.dtype and torch.equal(one.nan_to_num(7.5), other.nan_to_num(7.5))
 
 
 def _with_gradient(module: nn.Module, loss: Callable[[nn.Module], Tensor]) -> set[str]:
-    """The parameters that a backward pass of the full model reaches."""
+    """Return the parameters that a backward pass of the full model reaches."""
     loss(module).backward()  # type: ignore[no-untyped-call]
     return {name for name, p in module.named_parameters() if p.grad is not None}
 
 
 def _leaves(result: Tensor) -> Iterator[Tensor]:
-    """The tensors at which the graph behind a result ends."""
+    """Return the tensors at the ends of the graph of a result."""
     waiting, seen = [result.grad_fn], set()
     while waiting:
         node = waiting.pop()

@@ -18,7 +18,7 @@ def _entry(name: str, inputs: tuple[int, ...], width: int) -> Entry:
         module = make_model(name, inputs, 5, width)
         return module, (torch.randn(4, *inputs),)
 
-    # static batch norm has statistics to evaluate with only after a calibration; of a batch of two
+    # static batch norm has statistics for evaluation only after a calibration; with a batch of two
     # single pixels, they would amplify every rounding error
     return Entry(f"builtin-{name}", factory, training=True)
 
@@ -68,7 +68,7 @@ def vgg() -> nn.Module:
 
 
 class ChannelsLast(nn.Module):
-    """Flattens with the channels in the last place, so a unit is every twelfth column."""
+    """A flatten with the channels last, so a unit is every twelfth column."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -186,7 +186,7 @@ def resnext() -> nn.Module:
 
 
 class InvertedBlock(nn.Module):
-    """MobileNetV2: expand, filter each channel alone, project; a skip where shapes agree."""
+    """MobileNetV2: expand, depthwise filter, project; a skip if shapes agree."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -215,7 +215,7 @@ def mobilenet() -> nn.Module:
 
 
 class DenseBlock(nn.Module):
-    """Every layer reads all that came before, side by side."""
+    """Every layer reads all earlier outputs, concatenated."""
 
     def __init__(self, inputs: int, growth: int, layers: int) -> None:
         super().__init__()
@@ -266,7 +266,7 @@ class ShuffleBlock(nn.Module):
 
 
 class ShuffleSplitBlock(nn.Module):
-    """ShuffleNetV2: half of the channels pass by, then both halves are interleaved."""
+    """ShuffleNetV2: half of the channels skip the block, then both halves are interleaved."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -311,7 +311,7 @@ def squeeze_excite() -> nn.Module:
 
 
 class UNet(nn.Module):
-    """Down twice, up twice by transposed convolutions, skips side by side; one map per class."""
+    """Two steps down, two up by transposed convolutions, concatenated skips; one map per class."""
 
     def __init__(self) -> None:
         super().__init__()

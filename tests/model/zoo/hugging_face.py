@@ -315,4 +315,4 @@ LEVIT = _image_class(
     num_labels=5,
     mixes=False,
 )
-"""It keeps what it has computed of its weights, so that no permutation of these is seen."""
+"""It caches computed weights, so permutations of the weights have no effect."""

@@ -21,7 +21,7 @@ def _rep_block(m: Any, x: Tensor) -> Any:
 
 
 def repvgg() -> nn.Module:
-    """A kernel, a point and the identity side by side, each with a norm."""
+    """A kernel, a point and the identity in parallel, each with a norm."""
     block = Net(
         _rep_block,
         wide=_normed(conv(12, 12, bias=False)),
@@ -90,7 +90,7 @@ def _branches(m: Any, x: Tensor) -> Any:
 
 
 def hrnet() -> nn.Module:
-    """Two resolutions that exchange what they know."""
+    """Two resolutions that exchange features."""
     return Net(
         _branches,
         fine=conv(3, 8),
@@ -163,7 +163,7 @@ def _scales(m: Any, x: Tensor) -> Any:
 
 
 def res2net() -> nn.Module:
-    """Parts of the channels one after another, each with what came before."""
+    """Parts of the channels in sequence, each with the previous output."""
     layers = nn.ModuleList([conv(6, 6) for _ in range(3)])
     return Net(_scales, up=conv(3, 24, 1), layers=layers, out=_head(24), width=6)
 
@@ -195,14 +195,14 @@ def _pyramid(m: Any, x: Tensor) -> Any:
 
 
 def aspp() -> nn.Module:
-    """Kernels of several dilations and the mean of the image, side by side."""
+    """Kernels of several dilations and the mean of the image in parallel."""
     branches = nn.ModuleList([conv(8, 6, padding=d, dilation=d) for d in (1, 2, 3)])
     whole = nn.Sequential(nn.AdaptiveAvgPool2d(1), conv(8, 6, 1))
     return Net(_pyramid, up=conv(3, 8), branches=branches, whole=whole, out=conv(24, CLASSES, 1))
 
 
 def gan() -> nn.Module:
-    """A vector becomes an image: an Unflatten of stored sizes."""
+    """A vector becomes an image, by an Unflatten with stored sizes."""
     return nn.Sequential(
         nn.Linear(6, 16 * 4),
         nn.BatchNorm1d(64),

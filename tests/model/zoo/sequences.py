@@ -14,7 +14,7 @@ from tests.model.nets import CLASSES, Entry, Net, entry, mlp, weight
 
 
 def _modulated(m: Any, x: Tensor, c: Tensor) -> Any:
-    """A block of a diffusion transformer: its norms are scaled and shifted by a condition."""
+    """A block of a diffusion transformer, whose norms are scaled and shifted by a condition."""
     shift, scale, gate, shift2, scale2, gate2 = m.modulate(c).chunk(6, dim=1)
     b, n, width = x.shape
     y = m.norm1(x) * (1 + scale[:, None]) + shift[:, None]
@@ -74,7 +74,7 @@ def _mixture(m: Any, x: Tensor) -> Any:
 
 
 def experts() -> nn.Module:
-    """Experts in a list, chosen by the input; ten tokens leave some of them alone."""
+    """Experts in a list, selected by the input; ten tokens leave some of them unused."""
     return Net(
         _mixture,
         embed=nn.Linear(9, 12),
@@ -362,7 +362,7 @@ def _hyper(m: Any, x: Tensor) -> Any:
 
 
 def hypernetwork() -> nn.Module:
-    """One net makes the weights of another."""
+    """A net that makes the weights of another."""
     return Net(
         _hyper,
         lift=nn.Linear(9, 12),
@@ -401,7 +401,7 @@ def _folded_heads(m: Any, x: Tensor) -> Any:
 
 
 def folded_heads() -> nn.Module:
-    """The attention of diffusion U-Nets: heads in the batch, found by arithmetic only."""
+    """The attention of diffusion U-Nets: heads in the batch, determined by arithmetic only."""
     return Net(
         _folded_heads,
         lift=nn.Linear(9, 16),

@@ -1,4 +1,4 @@
-"""Adapters: the model begins as it is, ranks alone are cut, trained and sent, on both engines."""
+"""Adapters: the model starts unchanged, only ranks are cut, trained and sent, on both engines."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def conv1d(outputs: int, inputs: int) -> nn.Module:
 
 
 def with_values(module: nn.Module) -> nn.Module:
-    """Adapters that have been trained: their second factor is no longer zero."""
+    """Make trained adapters, whose second factor is not zero."""
     torch.manual_seed(1)
     for layer in adapters_of(module).values():
         nn.init.normal_(layer.up.weight)
@@ -83,7 +83,7 @@ def rounds(setup: Setup, batched: bool = False, count: int = 2) -> tuple[State, 
 
 
 class TestLayers:
-    """What is adapted, and what it computes."""
+    """Adapted layers and their computation."""
 
     def test_the_model_begins_as_it_is_and_only_ranks_are_trained(self) -> None:
         base = Decoder(length=8, vocabulary=11, width=16, layers=2, heads=2)
@@ -92,7 +92,7 @@ class TestLayers:
         assert torch.equal(adapted(tokens), base(tokens))
         assert all(p.requires_grad for p in base.parameters())  # it is not changed
         trained = [p for p in adapted.parameters() if p.requires_grad]
-        # query, key and value; what is put out of attention; the two layers of the MLP
+        # query, key and value; output of attention; the two layers of the MLP
         sizes = (16 + 48, 16 + 16, 16 + 64, 64 + 16)
         assert sum(p.numel() for p in trained) == 2 * 3 * sum(sizes)
         assert list(adapters_of(adapted))[:4] == [
@@ -160,14 +160,14 @@ class TestLayers:
 
 
 class TestRanks:
-    """Capacity is rank."""
+    """Capacity means rank."""
 
     def test_a_sub_model_is_the_model_without_the_other_ranks(self) -> None:
         adapted = with_values(add_adapters(Decoder(8, 11, 16, 2, 2), rank=4))
         tokens = torch.arange(16).view(2, 8) % 11
         axes = only_ranks(adapted, trace(adapted, tokens))
         assert set(axes.cut_by_capacity.values()) == {4}
-        assert len(axes.cut_by_capacity) == 8  # every layer has ranks of its own
+        assert len(axes.cut_by_capacity) == 8  # every layer has its own ranks
         small = build_module(adapted, prefix_cut(axes, 0.5))
         assert {layer.rank for layer in adapters_of(small).values()} == {2}
         with torch.no_grad():

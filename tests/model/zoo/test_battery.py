@@ -1,4 +1,4 @@
-"""Every model of the zoo: traced, cut at random units, built, run, trained, merged."""
+"""Every model of the zoo: traced, cut at random units, built, run, trained and merged."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.slow
 
 @dataclass(frozen=True)
 class Case:
-    """A model with the axes found in it and half of each."""
+    """A model with its axes and half of each."""
 
     module: nn.Module
     inputs: tuple[Any, ...]
@@ -38,7 +38,7 @@ class Case:
     check: OutputCheck
 
     def build(self, cut: UnitCut) -> nn.Module:
-        """The sub-model, checked on the inputs."""
+        """Build the sub-model and check it on the inputs."""
         sub_model = build_module(self.module, cut)
         self.check.check(sub_model, cut)
         return sub_model
@@ -68,7 +68,7 @@ def test_every_net_goes_through_the_battery(entry: Entry) -> None:
 
 
 def check_pins(entry: Entry, axes: Axes) -> None:
-    """The units of a net and what they cost are the recorded ones."""
+    """Check the units of a net and their costs against the recorded ones."""
     module, inputs = entry.make()
     found = nets.units(module, axes)
     if entry.name in COUNTED:
@@ -83,7 +83,7 @@ COUNTED = {
     *("t5", "gan", "super-resolution", "capsules", "selective-scan", "tagger", "experts"),
     *("mixtral", "mamba", "convnext"),
 }
-"""Nets of all kinds, of which memory, FLOPs and traffic are pinned too."""
+"""Nets of all kinds whose memory, FLOPs and traffic are recorded as well."""
 
 
 def test_no_net_is_pinned_that_is_gone() -> None:
@@ -92,7 +92,7 @@ def test_no_net_is_pinned_that_is_gone() -> None:
 
 @pytest.mark.parametrize("entry", MORE, ids=str)
 def test_every_further_net_goes_through_the_battery_and_is_cut(entry: Entry) -> None:
-    """Its sub-models are nets like it: what permutes in one permutes in the other."""
+    """Its sub-models are similar nets: they have the same permutations."""
     measured = battery(entry)
     assert measured.claimed == (not entry.mixes)
     module, inputs = entry.make()
@@ -112,14 +112,14 @@ def test_axes_survive_being_kept(entry: Entry) -> None:
 
 @each
 def test_half_of_every_axis_is_at_most_half_of_the_weights(entry: Entry) -> None:
-    """What the trace fixes without need shows here."""
+    """This detects dimensions that the trace freezes needlessly."""
     given = case(entry)
     parameters = {name: p.detach() for name, p in given.module.named_parameters()}
     assert count_values(given.cut, parameters) <= 0.5 * sum(p.numel() for p in parameters.values())
 
 
 def test_values_as_a_multiple_of_keys_are_cut_with_them() -> None:
-    """LeViT: full models are made anew, as each keeps what it has computed of its weights."""
+    """LeViT: full models are made anew, as each caches computed weights."""
     module, inputs = LEVIT.make()
     axes = trace(module, inputs, outputs=LEVIT.outputs)
     for draw in range(2):
@@ -131,7 +131,7 @@ def test_values_as_a_multiple_of_keys_are_cut_with_them() -> None:
 
 
 def expected(entry: Entry, cut: UnitCut, *, mixes: bool) -> torch.Tensor:
-    """What the full model computes with the dropped units zeroed, by the kept units' statistics."""
+    """Return the full model's output without the dropped units, with statistics of kept ones."""
     given = case(entry)
     zeroed = masked(given.module, cut)
     with torch.no_grad(), plain_attention():
@@ -158,7 +158,7 @@ def test_the_sub_model_is_the_full_model_without_the_dropped_units(entry: Entry)
 @each
 @pytest.mark.parametrize("capacity", [0.25, 1 / 3, 0.75])
 def test_any_number_of_units_can_be_drawn(entry: Entry, capacity: float) -> None:
-    """Bernoulli: no two axes keep the same share, so nothing fits together by luck."""
+    """Bernoulli: no two axes keep the same share, so shapes fit only if they are coupled."""
     given = case(entry)
     cut = cut_by(given.axes, capacity, 1, "bernoulli")
     module = given.build(cut)
@@ -178,7 +178,7 @@ def test_heads_and_groups_are_the_products_of_the_zoo() -> None:
 
 @pytest.mark.parametrize("entry", [e for e in ZOO if e.name in WITH_PRODUCTS], ids=str)
 def test_the_other_factor_of_each_product_can_be_cut_instead(entry: Entry) -> None:
-    """Whole heads instead of the size of all heads, whole groups of a grouped convolution."""
+    """Whole heads instead of the head size, whole groups of a grouped convolution."""
     given = case(entry)
     others = tuple(given.axes.kept_whole)
     axes = trace(given.module, given.inputs, outputs=entry.outputs, cut=others, verify=False)

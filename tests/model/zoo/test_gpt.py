@@ -1,4 +1,4 @@
-"""The built-in transformer: what it computes, how it is cut, and that clients train in stacks."""
+"""The built-in transformer: its function, its cuts, and training in stacks."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_another_vocabulary_is_another_model_in_the_same_process() -> None:
         setup = prepare(config, data=data, loss=token_loss)
         assert_equal_updates(setup)
         subjects.add(identify(config, setup.module, data))
-    assert len(subjects) == 2  # what was found of one is not taken for the other
+    assert len(subjects) == 2  # facts about one are not used for the other
 
 
 def test_what_it_is_not_for_is_refused() -> None:

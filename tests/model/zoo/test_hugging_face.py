@@ -37,7 +37,7 @@ def test_sizes_are_those_of_the_data() -> None:
     assert model.transformer.wpe.weight.shape == (LENGTH, 16)
     assert not model.config.use_cache
     assert model.config.eos_token_id is None  # 50256 is none of these tokens
-    assert model.config.resid_pdrop == 0.1  # as transformers has it
+    assert model.config.resid_pdrop == 0.1  # like in transformers
 
 
 def test_larger_sizes_that_are_given_stay() -> None:

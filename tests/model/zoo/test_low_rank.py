@@ -1,4 +1,4 @@
-"""Factorised models: exact at full rank, best at every lower one, and cut along ranks alone."""
+"""Factorised models: exact at full rank, optimal at every lower one, and cut along ranks only."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ LOW = {"factorised": True}
 
 
 def low_setup(name: str, images: Dataset | None = None, **sections: dict[str, Any]) -> Setup:
-    """Seven clients with a small factorised model."""
+    """Make seven clients with a small factorised model."""
     return setup_of(name, images, **sections, model={**LOW, "name": name, "width": WIDTHS[name]})
 
 
@@ -54,7 +54,7 @@ def factors_of(net: nn.Module) -> dict[str, Any]:
 
 
 def product(pair: Any) -> Tensor:
-    """The matrix (outputs x inputs k k) that two factors make."""
+    """Return the matrix (outputs x inputs k k) of two factors."""
     up, down = pair.up.weight.detach().flatten(1), pair.down.weight.detach().flatten(1)
     matrix: Tensor = up @ down
     assert torch.equal(pair.weight.flatten(1), matrix)
@@ -103,7 +103,7 @@ def test_at_full_rank_the_function_is_the_original(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["all", "cnn"])
 def test_a_static_prefix_is_the_best_approximation_of_its_rank(name: str) -> None:
-    """Eckart and Young: no matrix of rank r is nearer than the truncated SVD, nor is our prefix."""
+    """Eckart and Young: no matrix of rank r is nearer than the truncated SVD, our prefix."""
     net, x = net_and_inputs(name)
     low = factorised(net)
     axes = only_ranks(low, trace(low, x))
@@ -142,7 +142,7 @@ NOTHING_TO_FACTORISE = {
 @pytest.mark.slow
 @pytest.mark.parametrize("entry", ZOO, ids=str)
 def test_every_architecture_keeps_its_function_and_is_cut_exactly(entry: Entry) -> None:
-    """Also where norms mix units: those are not cut."""
+    """This includes norms that mix units, which are not cut."""
     net, inputs = entry.make()
     if entry.name in NOTHING_TO_FACTORISE:
         with pytest.raises(ConfigError, match=r"^model\.factorised: .*no layer"):
@@ -162,7 +162,7 @@ def test_every_architecture_keeps_its_function_and_is_cut_exactly(entry: Entry) 
 
 
 class Awkward(nn.Module):
-    """Layers that must stay as they are, each for a reason of its own, and one that need not."""
+    """Layers that must stay, each for another reason, and one that need not."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -15,7 +15,7 @@ CLASSES = 7
 
 
 class Attention(nn.Module):
-    """Self-attention with one fused projection; its sizes are plain attributes, as is usual."""
+    """Self-attention with one fused projection; its sizes are plain attributes, as usual."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class Attention(nn.Module):
 
 
 class VisionBlock(nn.Module):
-    """Attention and a perceptron, each behind a norm and a learned scale per channel."""
+    """Attention and a perceptron, each after a norm and with a learned scale per channel."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -178,7 +178,7 @@ class Recurrent(nn.Module):
 
 
 class CellLoop(nn.Module):
-    """An LSTM cell stepped by hand, its state made from the batch."""
+    """An LSTM cell in a loop, with its state made from the batch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -196,7 +196,7 @@ class CellLoop(nn.Module):
 
 
 class GatedLinear(nn.Module):
-    """A gated linear unit: one projection holds the values and the gates."""
+    """A gated linear unit with one projection for values and gates."""
 
     def __init__(self) -> None:
         super().__init__()
