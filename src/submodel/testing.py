@@ -121,7 +121,7 @@ def _axes() -> Axes:
 
 @lru_cache(maxsize=4)
 def _costs_of(module: nn.Module) -> CostModel:
-    """Return the costs of the small net or of its low-rank form."""
+
     return CostModel(module, _data().example)
 
 
@@ -212,7 +212,7 @@ def _run_bench(
 
 
 def _bits(state: State) -> dict[str, bytes]:
-    """Return model and memory as bytes."""
+
     parts: dict[str, Tensor] = {
         **state.tensors,
         **{f"memory {n}": t for n, t in state.memory.items()},

@@ -276,7 +276,7 @@ BROKEN: dict[type[Scheme], str] = {
     FirstComeFirstServed: "another scheme",
     Greedy: "capacity 0.25 .*3 .*axis '0' .*2",
     GreedyByChance: "capacity 0.5 .*4.707 .*axis '0' .*4",
-    Stingy: "capacity 0.25 never .*axis '0'",
+    Stingy: "capacity 0.25 .*never .*axis '0'",
     NeverWhole: "capacity 1, round 0, client 1: 1 ",
     OtherWork: r"round \(selective\) .*capacity 1 .*FedAvg: 0.bias, 0.weight",
     Meddling: "select .*model .*memory",

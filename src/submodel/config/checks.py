@@ -209,11 +209,8 @@ def _step_problem(small: nn.Module, error: Exception, axes: Axes) -> str:
             "with them in both modes (and use the result in training), or list the axes before "
             f"them in axes.whole; the axes are {', '.join(axes.cut_by_capacity)}"
         )
-    return f"{text}{_line(error)}"
-
-
-def _line(error: Exception) -> str:
-    return f", at {line}" if (line := failing_line(error)) else ""
+    line = failing_line(error)
+    return f"{text}, at {line}" if line else text
 
 
 def _check_part(module: nn.Module, data: Dataset, part: Examples, loss: Loss, name: str) -> None:

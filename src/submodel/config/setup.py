@@ -93,7 +93,7 @@ def prepare(
     loss: Loss | None = None,
     partition: Partition | None = None,
     facts: ModelFacts | None = None,
-    progress: Callable[[str], None] | None = None,
+    progress: Callable[[str], object] | None = None,
 ) -> Setup:
     """Prepare the setup of a run; a given module, dataset or loss replaces the configured one.
 
@@ -115,7 +115,7 @@ def prepare(
     if module is None:
         module = _make_model(config, data, facts is not None and facts.is_empty)
         built_in = None if own_axes else identify(config, module, data)
-    log = progress if progress is not None and is_large(module) else _ignore
+    log = progress if progress is not None and is_large(module) else str
     if facts is None:
         log("preparing the model: running it on the data")
         check_model(module)
@@ -245,7 +245,3 @@ def _make_model(config: Config, data: Dataset, is_empty: bool) -> nn.Module:
         load_weights(module, Path(config.model.weights))
     example = first_column(data.example)
     return module.to(example.dtype) if example.is_floating_point() else module
-
-
-def _ignore(_: str) -> None:
-    """Discard a line of progress."""

@@ -199,7 +199,6 @@ def draw_intervals(plot: Plot, rows: Sequence[IntervalRow], headings: Sequence[s
 
 
 def _write_cells(plot: Plot, rows: Sequence[IntervalRow], headings: Sequence[str]) -> None:
-    """Write columns of numbers to the right of the plot."""
     offset = 6.0
     for column, heading in enumerate(headings):
         cells = [row.cells[column] for row in rows]

@@ -198,7 +198,7 @@ def renew(folder: Path, config: Config, fingerprints: Fingerprints) -> None:
 
 
 def _state(meta: Mapping[str, Any], config: Config, fingerprints: Fingerprints | None) -> str:
-    """Format the JSON part of a checkpoint."""
+
     content = {
         **meta,
         "config_sha256": fingerprint(config),
@@ -251,7 +251,7 @@ def _meta(path: Path) -> dict[str, Any]:
 
 
 def _config(path: Path, meta: Mapping[str, Any], now: Config) -> Config:
-    """Return the configuration of a checkpoint."""
+
     try:
         if not _is_old(meta):
             return parse(without_unused(read_toml(meta["config"])))

@@ -233,7 +233,7 @@ class _Fitting:
         return score(module, setup.clients.dataset.test if examples is None else examples, setup)
 
     def _finish(self, tensors: Tensors) -> Metrics:
-        """Write the sub-model with its scores and costs."""
+
         plan, start, state = self._plan, self._start, self._global
         lines, examples, first = self._folder.files.metrics(), self._trial, self._first.tensors
         about: Metrics = {

@@ -357,7 +357,7 @@ def _disk_bytes(state: State, rounds: int, line_bytes: int, other_files: int) ->
 
 
 def _peak_bytes() -> int:
-    """Return the peak memory of this process so far."""
+
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
 

@@ -262,7 +262,7 @@ class CallbackGuard(Callback):
 
 
 def _copy(state: State) -> State:
-    """Copy a state; the copy shares no tensor with the original."""
+
     tensors, memory, slots = (
         {name: tensor.clone() for name, tensor in tensors.items()}
         for tensors in (state.tensors, state.memory, state.client_slots)
