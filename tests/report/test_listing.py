@@ -13,7 +13,7 @@ from submodel.comparison.outline import (
     ExperimentProgress,
     PlannedRun,
     find_outlines,
-    work_shown,
+    mark_active,
 )
 from submodel.report.listing import Outline, list_table, rows_of, select_rows, sort_rows
 from tests.support.commands import Command
@@ -57,7 +57,7 @@ def test_an_experiment_is_one_row_that_tells_how_far_its_plan_is(runs: Path) -> 
     assert (experiment.runs_ended, experiment.runs_planned, experiment.phase) == (1, 4, "stopped")
     assert experiment.traffic == 6000 + 3000
     assert len(rows_in(runs, with_runs=True)) == 6
-    with work_shown(runs / "compare-x"):  # also between two of its runs
+    with mark_active(runs / "compare-x"):  # also between two of its runs
         assert rows_in(runs / "compare-x")[0].phase == "running"
     (outline,) = find_outlines(runs / "compare-x")
     assert outline.work == (6.0, 16.0)  # type: ignore[union-attr]

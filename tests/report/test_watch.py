@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console, RenderableType
 
-from submodel.comparison.outline import ExperimentProgress, PlannedRun, read_experiment, work_shown
+from submodel.comparison.outline import ExperimentProgress, PlannedRun, mark_active, read_experiment
 from submodel.report.live.following import rounds_of, view_run
 from submodel.report.live.screens import experiment_screen, run_screen
 from submodel.report.live.terminal import watch
@@ -128,7 +128,7 @@ def experiment(tmp_path: Path) -> Path:
 
 
 def test_the_whole_plan_of_an_experiment_has_a_time_left(experiment: Path) -> None:
-    with work_shown(experiment):
+    with mark_active(experiment):
         outline = read_experiment(experiment)
     assert outline.work == (100 + 40 + 20, 100 + 120 + 500)
     # 20 core-seconds as planned took 60 seconds; 560 are left
@@ -168,7 +168,7 @@ def test_programs_get_one_object(experiment: Path, submodel: Command) -> None:
         4,
     )
     assert (run["test_accuracy"], run["last_round"]["round"], run["seconds_left"]) == (0.5, 2, None)
-    with work_shown(experiment):
+    with mark_active(experiment):
         whole = json.loads(submodel("watch", experiment, "--json").stdout)
     assert (whole["kind"], whole["state"], whole["runs"]) == ("experiment", "running", 1)
     assert [row["state"] for row in whole["begun_runs"]] == ["finished", "stopped"]

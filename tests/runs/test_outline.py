@@ -14,7 +14,7 @@ from torch import nn
 import submodel as package
 from submodel.core.errors import CallbackError, Interruption
 from submodel.data import digits
-from submodel.runs.folder import RunFolder, failure_noted
+from submodel.runs.folder import RunFolder, record_failure
 from submodel.runs.outline import LockTable, read_outline
 from tests.support.forked import forking, start_command
 from tests.support.run_folders import evaluated, round_entries, write_run
@@ -105,10 +105,10 @@ def test_an_error_is_kept_until_the_run_goes_on(tmp_path: Path) -> None:
 def test_who_stops_a_run_does_not_make_it_fail(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", [round_entries(1)])
     for error in (Interruption("stopped after round 1"), KeyboardInterrupt()):
-        with pytest.raises(type(error)), failure_noted(folder):
+        with pytest.raises(type(error)), record_failure(folder):
             raise error
         assert read_outline(folder.path).phase == "stopped"
-    with pytest.raises(MemoryError), failure_noted(folder):
+    with pytest.raises(MemoryError), record_failure(folder):
         raise MemoryError
     assert read_outline(folder.path).reason == "MemoryError"
 

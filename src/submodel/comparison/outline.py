@@ -80,7 +80,7 @@ def lock_file(folder: Path) -> Path:
 
 
 @contextmanager
-def work_shown(folder: Path) -> Iterator[None]:
+def mark_active(folder: Path) -> Iterator[None]:
     """Hold the lock of an experiment to show that a command is active; it excludes no other."""
     lock = FileLock(lock_file(folder), timeout=0, fallback_to_soft=False)
     try:

@@ -17,7 +17,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from submodel.comparison.outline import ExperimentProgress, PlannedRun, work_shown
+from submodel.comparison.outline import ExperimentProgress, PlannedRun, mark_active
 from submodel.comparison.records import ArmRecord
 from submodel.config import Config, to_toml
 from submodel.core.errors import ConfigError, SubmodelError
@@ -346,7 +346,7 @@ class Runner:
             progress.write(self.out)
 
         if waiting:
-            with work_shown(self.out):
+            with mark_active(self.out):
                 self._run(waiting, may_diverge, note_end)
 
     def _place(self, job: Job) -> str:

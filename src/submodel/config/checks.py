@@ -20,7 +20,7 @@ from submodel.algorithm.dispatch import knowledge_of
 from submodel.algorithm.rounds import initial_state
 from submodel.algorithm.types import Setup
 from submodel.config import Config
-from submodel.config.model_facts import BuiltIn, find_once, is_large
+from submodel.config.model_facts import ModelKey, find_once, is_large
 from submodel.config.parts import capacity_shares
 from submodel.core.errors import ConfigError, DataError, SubmodelError, refuse, wrap_errors
 from submodel.core.randomness import seed_torch
@@ -414,7 +414,7 @@ def check_builds(
     config: Config,
     data: Dataset,
     loss: Loss,
-    built_in: BuiltIn | None,
+    built_in: ModelKey | None,
 ) -> None:
     """Raise unless the sub-model of every capacity can be built, and the smallest can train.
 

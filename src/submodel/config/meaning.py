@@ -87,7 +87,7 @@ def differences(then: Config, now: Config) -> dict[str, tuple[str, str]]:
     }
 
 
-def refusals(then: Config, now: Config, rounds_behind: int) -> list[str]:
+def refusals(then: Config, now: Config, rounds_done: int) -> list[str]:
     """List why a run begun with ``then`` cannot be resumed with ``now``; empty if it can.
 
     >>> from submodel.config import parse
@@ -102,35 +102,33 @@ def refusals(then: Config, now: Config, rounds_behind: int) -> list[str]:
     problems = []
     changes = differences(then, now)
     for key, (old, new) in changes.items():
-        if why := _reason(key, then, now, rounds_behind):
+        if why := _reason(key, then, now, rounds_done):
             problems.append(f"{key}: {old} then, {new} now: {why}")
-    if now.train.rounds < rounds_behind and "train.rounds" not in changes:
-        problems.append(
-            f"train.rounds: {now.train.rounds}, but the run already has {rounds_behind}"
-        )
+    if now.train.rounds < rounds_done and "train.rounds" not in changes:
+        problems.append(f"train.rounds: {now.train.rounds}, but the run already has {rounds_done}")
     return problems
 
 
-def _reason(key: str, then: Config, now: Config, rounds_behind: int) -> str:
+def _reason(key: str, then: Config, now: Config, rounds_done: int) -> str:
     """Return why this change of a key is refused; empty if it is allowed."""
     if key in _SCORE_KEYS:
         return "earlier rounds were scored with the old value"
     if key in RATE_KEYS:
-        same_rates = _rates(then, rounds_behind) == _rates(now, rounds_behind)
+        same_rates = _rates(then, rounds_done) == _rates(now, rounds_done)
         return "" if same_rates else "it changes the learning rates of earlier rounds"
     if key in PLACE_KEYS and key in paths_in(then) and key in paths_in(now):
         return ""  # the contents are compared
     if key not in CHANGEABLE:
         return "it shapes every round"
     if key == "train.rounds":
-        if now.train.rounds < rounds_behind:
-            return f"the run already has {rounds_behind}"
-        if now.local.schedule == "cosine" and rounds_behind:
+        if now.train.rounds < rounds_done:
+            return f"the run already has {rounds_done}"
+        if now.local.schedule == "cosine" and rounds_done:
             return "it determines all learning rates of a cosine schedule, also the earlier ones"
-        if now.train.finish is not None and rounds_behind:
+        if now.train.finish is not None and rounds_done:
             return "train.finish counts its rounds from the end; extend it by 'submodel fit'"
         others = not SCHEDULES.is_ours(now.local.schedule)
-        if others and _rates(then, rounds_behind) != _rates(now, rounds_behind):
+        if others and _rates(then, rounds_done) != _rates(now, rounds_done):
             return f"it determines the learning rates of {now.local.schedule!r}, also earlier ones"
     if key == "engine.name" and "flower" in (then.engine.name, now.engine.name):
         return "the data of a run is either local or on devices"
@@ -216,8 +214,8 @@ def _prefix(section: Section, key: str, value: object) -> str | None:
         return None
     if is_path_key(type(section), key):
         return ""
-    kind = type(section).choices.get(key)
+    registry = type(section).choices.get(key)
     prefix, colon, _ = value.partition(":")
-    if kind is None or not colon or prefix not in kind.prefixes:
+    if registry is None or not colon or prefix not in registry.prefixes:
         return None
-    return f"{prefix}:" if kind.entries[prefix].argument == "PATH" else None
+    return f"{prefix}:" if registry.entries[prefix].argument == "PATH" else None

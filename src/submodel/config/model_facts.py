@@ -147,7 +147,7 @@ def _count_tokens(data: Dataset, task: str) -> int:
 
 
 @dataclass(frozen=True)
-class BuiltIn:
+class ModelKey:
     """Cache key of a built-in model: everything that determines its facts."""
 
     keys: str  # the sections model and axes
@@ -159,14 +159,14 @@ class BuiltIn:
 
 def identify(
     config: Config, module: nn.Module, data: Dataset, context: ModelContext | None = None
-) -> BuiltIn | None:
+) -> ModelKey | None:
     """Return the cache key of a built-in model made for the data, or for another ``context``.
 
     None if the model's code is not part of this package.
     """
     if not MODELS.is_ours(config.model.name):
         return None
-    return BuiltIn(
+    return ModelKey(
         config.model.model_dump_json() + config.axes.model_dump_json(),
         tuple(first_column(data.example).shape),
         (context or context_of(data)).classes,
@@ -175,7 +175,7 @@ def identify(
     )
 
 
-def find_once(model: BuiltIn | None, name: Hashable, find: Callable[[], _Fact]) -> _Fact:
+def find_once(model: ModelKey | None, name: Hashable, find: Callable[[], _Fact]) -> _Fact:
     """Return ``find()``; for a built-in model the result is cached in the process.
 
     The cache key is the model and the name of the fact, with everything else that it depends on.

@@ -10,7 +10,7 @@ from torch import nn
 from submodel.algorithm.builtin_rules import PROJECTIONS, RULES, STEPS
 from submodel.algorithm.types import Clients, Setup
 from submodel.config import AxesSection, Config, parse
-from submodel.config.model_facts import BuiltIn, find_once
+from submodel.config.model_facts import ModelKey, find_once
 from submodel.core.errors import ConfigError, refuse
 from submodel.core.options import FreeOptions, Section
 from submodel.core.randomness import key, seeded
@@ -200,7 +200,7 @@ def find_axes(
     module: nn.Module,
     data: Dataset,
     own_axes: Axes | Mapping[str, tuple[Dimension, ...]] | None,
-    built_in: BuiltIn | None,
+    built_in: ModelKey | None,
 ) -> Axes:
     """Return the given axes, or trace them if the run cuts along axes; cached if built in."""
     if isinstance(own_axes, Axes):

@@ -53,10 +53,10 @@ def as_own(config: Config, model: bool = True, data: bool = True) -> Config:
     submodel.core.errors.ConfigError: model.name: 'mlp' conflicts with a model given in Python; ...
     model.width: goes with the models of a configuration, not with one given in Python
     """
-    kinds = {"model": "models"} if model else {}
-    kinds |= {"data": "data sources"} if data else {}
+    nouns = {"model": "models"} if model else {}
+    nouns |= {"data": "data sources"} if data else {}
     problems: list[str] = []
-    for name, kind in kinds.items():
+    for name, noun in nouns.items():
         section = getattr(config, name)
         after = type(section.with_values(name="own")).model_fields
         what = name if name == "data" else f"a {name}"
@@ -66,11 +66,11 @@ def as_own(config: Config, model: bool = True, data: bool = True) -> Config:
                 problems.append(f"{name}.name: {given}")
             elif key not in after:
                 problems.append(
-                    f"{name}.{key}: goes with the {kind} of a configuration, not with one given in "
+                    f"{name}.{key}: goes with the {noun} of a configuration, not with one given in "
                     "Python"
                 )
     refuse(problems)
-    sections = {name: getattr(config, name).with_values(name="own") for name in kinds}
+    sections = {name: getattr(config, name).with_values(name="own") for name in nouns}
     return config.model_copy(update=sections)
 
 

@@ -139,13 +139,13 @@ def without_unused(values: Mapping[str, Any]) -> dict[str, Any]:
         base = section_class(name)
         if base is None or not isinstance(section, Mapping):
             continue
-        kind = compose(base, section)
+        composed = compose(base, section)
         result[name] = {
             key: value
             for key, value in section.items()
-            if key in kind.model_fields
+            if key in composed.model_fields
             or (
-                not any(choice.having(key) for choice in kind.choices.values())
+                not any(registry.having(key) for registry in composed.choices.values())
                 and key not in _FORMER
             )
         }
@@ -157,8 +157,8 @@ def section_class(name: str) -> type[Section] | None:
     field = Config.model_fields.get(name)
     if field is None:
         return None
-    kinds = [field.annotation, *get_args(field.annotation)]
-    return next((k for k in kinds if isinstance(k, type) and issubclass(k, Section)), None)
+    types = [field.annotation, *get_args(field.annotation)]
+    return next((k for k in types if isinstance(k, type) and issubclass(k, Section)), None)
 
 
 def _sentence(error: Mapping[str, Any], values: Mapping[str, Any]) -> str:
@@ -190,8 +190,8 @@ def _no_such_key(where: Sequence[str | int], values: Mapping[str, Any]) -> str:
         return "no such key"
     section = compose(base, section_values)
     chosen = _chosen(section, section_values)
-    for choice, kind in section.choices.items():
-        if owners := kind.having(key):
+    for choice, registry in section.choices.items():
+        if owners := registry.having(key):
             return (
                 f"{show_value(chosen[choice])} has no such key; it goes with {outer[0]}.{choice} = "
                 f"{' or '.join(owners)}"
@@ -229,26 +229,26 @@ def _places(name: str, key: str) -> list[str]:
         return [f"{name}.{key}"]
     return [
         f"{name}.{key} (with {name}.{choice} = {' or '.join(owners)})"
-        for choice, kind in section.choices.items()
-        if (owners := kind.having(key))
+        for choice, registry in section.choices.items()
+        if (owners := registry.having(key))
     ]
 
 
 def _chosen(section: type[Section], values: Mapping[str, Any]) -> dict[str, Any]:
     """Map the keys that name components to the given or default names."""
     return {
-        key: kind.named(values.get(key, section.model_fields[key].default))
-        for key, kind in section.choices.items()
+        key: registry.named(values.get(key, section.model_fields[key].default))
+        for key, registry in section.choices.items()
     }
 
 
 def _foreign(section: type[Section], chosen: Mapping[str, Any]) -> dict[str, str]:
     """Map keys to the chosen components that are not part of this package."""
-    kinds = section.choices
+    registries = section.choices
     return {
         key: name
         for key, name in chosen.items()
-        if kinds[key].knows(name) and not kinds[key].is_ours(name)
+        if registries[key].knows(name) and not registries[key].is_ours(name)
     }
 
 

@@ -24,8 +24,8 @@ from submodel.config.checks import (
     try_scheme,
 )
 from submodel.config.model_facts import (
-    BuiltIn,
     ModelFacts,
+    ModelKey,
     context_of,
     find_once,
     identify,
@@ -111,7 +111,7 @@ def prepare(
     config = settle(config, source, is_plain, split=partition is None)
     refuse(round_problems(config))
 
-    built_in: BuiltIn | None = None
+    built_in: ModelKey | None = None
     if module is None:
         module = _make_model(config, data, facts is not None and facts.is_empty)
         built_in = None if own_axes else identify(config, module, data)

@@ -69,26 +69,26 @@ _HASH, _SHOWN = " sha256:", 12
 
 
 @dataclass(frozen=True)
-class TensorKind:
+class RowSpec:
     """Shape and type of one row of a tensor."""
 
     shape: tuple[int, ...]
     dtype: str
 
     @classmethod
-    def of(cls, tensor: Tensor) -> TensorKind:
-        """Return the kind of a tensor's rows."""
+    def of(cls, tensor: Tensor) -> RowSpec:
+        """Make the specification of a tensor's rows."""
         return cls(tuple(tensor.shape[1:]), str(tensor.dtype).removeprefix("torch."))
 
     def rows(self, most: int = 2) -> Tensor:
         """Make two rows of fixed pseudorandom numbers; integers are below ``most``."""
-        kind = getattr(torch, self.dtype, None)
-        if not isinstance(kind, torch.dtype) or math.prod(self.shape) > _LARGEST_ROW:
+        dtype = getattr(torch, self.dtype, None)
+        if not isinstance(dtype, torch.dtype) or math.prod(self.shape) > _LARGEST_ROW:
             raise UnreadableError(f"{self.dtype!r} {self.shape}: not a type and shape of a row")
         random = torch.Generator().manual_seed(0)
-        if kind.is_floating_point or kind.is_complex:
-            return torch.randn(2, *self.shape, generator=random).to(kind)
-        return torch.randint(min(1, most - 1), most, (2, *self.shape), generator=random).to(kind)
+        if dtype.is_floating_point or dtype.is_complex:
+            return torch.randn(2, *self.shape, generator=random).to(dtype)
+        return torch.randint(min(1, most - 1), most, (2, *self.shape), generator=random).to(dtype)
 
 
 @dataclass(frozen=True)
@@ -97,8 +97,8 @@ class DataRecord:
 
     Args:
         subject: fingerprints of data, axes and module.
-        columns: kinds of the inputs by name; a single tensor has an empty name.
-        targets: kind of the targets.
+        columns: rows of the inputs by name; a single tensor has an empty name.
+        targets: rows of the targets.
         classes: number of classes, if targets are labels.
         owners: number of clients that the data names, if any.
         context: context that the model is made with.
@@ -110,8 +110,8 @@ class DataRecord:
     """
 
     subject: dict[str, str]
-    columns: dict[str, TensorKind]
-    targets: TensorKind
+    columns: dict[str, RowSpec]
+    targets: RowSpec
     classes: int | None
     owners: int | None
     context: ModelContext
@@ -129,8 +129,8 @@ class DataRecord:
         selection = selection_of(setup.module)
         return cls(
             dict(fingerprints),
-            {name: TensorKind.of(tensor) for name, tensor in columns(data.train.x).items()},
-            TensorKind.of(data.train.y),
+            {name: RowSpec.of(tensor) for name, tensor in columns(data.train.x).items()},
+            RowSpec.of(data.train.y),
             data.classes,
             None if data.owners is None else len(data.owners),
             # a module given in Python needs no context

@@ -107,7 +107,7 @@ def export(
     training: Training,
     state: State,
     capacity: float,
-    kind: Format,
+    format_: Format,
     out: Path,
     fitted_model: FittedModel | None = None,
     is_scored: bool = True,
@@ -116,19 +116,19 @@ def export(
     module, test_score, about = trained_module(training, state, capacity, fitted_model, is_scored)
     example = take_rows(training.setup.clients.dataset.test.x, slice(2))
     out.mkdir(parents=True, exist_ok=True)
-    if kind == "safetensors":
+    if format_ == "safetensors":
         path = out / "model.safetensors"
         save_file({n: t.contiguous() for n, t in tensors_of(module).items()}, path)
-    elif kind == "program":
+    elif format_ == "program":
         path = out / "model.pt2"
         positional, by_name, shapes = _exported_inputs(example)
         program = torch.export.export(module, positional, by_name, dynamic_shapes=shapes)
         torch.export.save(program, path)
-    elif kind == "huggingface":
+    elif format_ == "huggingface":
         text = training.setup.clients.dataset.text
         tokens = None if text is None else text.tokens
         path = write_pretrained(fold_adapters(module), example, tokens, out)
-    elif kind == "peft":
+    elif format_ == "peft":
         path = write_peft(module, training.config, out)
     else:
         path = out / "model.onnx"

@@ -299,7 +299,7 @@ _LONGEST = 2**16  # bytes
 
 
 @contextmanager
-def failure_noted(folder: RunFolder | None) -> Iterator[None]:
+def record_failure(folder: RunFolder | None) -> Iterator[None]:
     """Record the error that ends a run in its folder; remove an earlier record."""
     if folder is None:
         yield

@@ -38,7 +38,7 @@ from submodel.runs.callbacks import Callback, callbacks_of
 from submodel.runs.callbacks.callback import CallbackList
 from submodel.runs.checkpoint import saved_round
 from submodel.runs.data_record import DataRecord, Fingerprints, fingerprints_of, write_record
-from submodel.runs.folder import RunFolder, failure_noted
+from submodel.runs.folder import RunFolder, record_failure
 from submodel.runs.holdings_file import keep_holdings
 from submodel.runs.metrics import Metrics, round_line
 from submodel.runs.training import Training
@@ -74,7 +74,7 @@ def run_rounds(
     with large_blocks_apart():
         follows = group is not None and group.rank > 0
         state, history = _start(training, folder, fingerprints, resume, follows)
-    with failure_noted(folder):  # from here on: the folder of another run stays unchanged
+    with record_failure(folder):  # from here on: the folder of another run stays unchanged
         return _run_rounds(training, folder, all_callbacks, engine, (state, history), group)
 
 

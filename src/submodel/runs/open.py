@@ -338,8 +338,8 @@ class Run:
             values = without_unused(_merged(read_toml(to_toml(self.config)), config))
             config = parse(_merged(values, config))
         config = made_absolute(config, self.config)
-        rounds_behind = checkpoint.saved_round(self.folder.checkpoints)
-        if problems := refusals(self.config, config, rounds_behind):
+        rounds_done = checkpoint.saved_round(self.folder.checkpoints)
+        if problems := refusals(self.config, config, rounds_done):
             hint = (
                 f"a run that has begun may change {', '.join(CHANGEABLE)}; and, for later rounds "
                 f"only, {', '.join(RATE_KEYS)}"
