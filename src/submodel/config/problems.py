@@ -150,7 +150,7 @@ def _unused_problems(config: Config) -> list[str]:
     """List settings without effect or meaning beside the others."""
     problems = []
     if config.train.evaluate_train_examples is not None and not config.train.evaluate_train:
-        problems.append("train.evaluate_train_examples: goes with train.evaluate_train = true")
+        problems.append("train.evaluate_train_examples: requires train.evaluate_train = true")
     if config.data.held_out is not None and config.engine.name == "flower":
         problems.append(
             "data.held_out: devices train on all their data; the server has nothing to hold out"

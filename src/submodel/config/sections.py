@@ -174,8 +174,8 @@ class DataSection(ChoosingSection):
     held_out: Annotated[float, Field(gt=0, lt=1)] | None = Field(
         None,
         description="validation split: fraction of the training part that no client trains on, "
-        "drawn from the seed, the same of every class (or natural client), and scored beside the "
-        "test part",
+        "drawn from the seed, stratified by class (or natural client), and scored beside the test "
+        "part",
     )
     partition: str = Field("auto", description=PARTITIONS.describe())
     augment: Annotated[list[str], WrapValidator(AUGMENTATIONS.check_names)] = Field(

@@ -149,8 +149,8 @@ class DataRecord:
         """Dataset of this kind, with two meaningless rows."""
         vocabulary = self.context.vocabulary or 2
         tensors = {
-            name: kind.rows(2 if place else vocabulary)
-            for place, (name, kind) in enumerate(self.columns.items())
+            name: spec.rows(2 if place else vocabulary)
+            for place, (name, spec) in enumerate(self.columns.items())
         }
         rows = Examples(from_columns(tensors), self.targets.rows())
         return Dataset(rows, rows, self.classes, self.about, self.text, None, self.table)

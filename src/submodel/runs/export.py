@@ -241,7 +241,7 @@ def _difference(model: Any, folder: Path, module: nn.Module, example: Inputs) ->
     sub_outputs = first_output(call(module, example))
     try:
         outputs = first_output(call(loaded_model, example))
-    except Exception as error:  # raised by the library, as by kernels that need multiples of 16
+    except Exception as error:  # raised by the library, as by kernels that need 16 bytes of width
         raise SubmodelError(
             "export: format 'huggingface': the library loads the model but cannot run it: "
             f"{type(error).__name__}: {error}; another capacity may have supported sizes"
