@@ -18,7 +18,7 @@ from tests.support.order import slow_first
 
 if TYPE_CHECKING:
     from tests.support.commands import Command
-    from tests.support.processes import House
+    from tests.support.processes import Processes
 
 gc.set_threshold(10_000)  # tests make many small objects, and few cycles of large ones
 # disabled until everything is loaded, as none of it is garbage and every collection would scan it
@@ -81,15 +81,15 @@ def _forget_modules(folder: Path) -> None:
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> Iterator[House]:
+def processes(tmp_path: Path) -> Iterator[Processes]:
     """A place for real processes, which end with the test."""
-    from tests.support.processes import House  # needs an extra that other tests do not need
+    from tests.support.processes import Processes  # needs an extra that other tests do not need
 
-    house = House(tmp_path)
+    processes = Processes(tmp_path)
     try:
-        yield house
+        yield processes
     finally:
-        house.close()
+        processes.close()
 
 
 @pytest.fixture(scope="session")

@@ -106,9 +106,9 @@ def offered_names(module: str) -> list[str]:
 def main() -> None:
     kept: Interface = json.loads(FILE.read_text("utf-8")) if FILE.exists() else {}
     for part, things in read_interface().items():
-        for thing, offers in things.items():
+        for thing, names_of_thing in things.items():
             known = kept.setdefault(part, {}).setdefault(thing, [])
-            known += [offer for offer in offers if offer not in known]
+            known += [name_ for name_ in names_of_thing if name_ not in known]
     lines = [
         f' "{part}": {{\n'
         + ",\n".join(f"  {json.dumps(t)}: {json.dumps(o)}" for t, o in things.items())

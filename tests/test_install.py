@@ -79,10 +79,12 @@ def test_a_device_needs_none_of_what_only_servers_have(tmp_path: Path, pictures:
     ends = [line for line in done.stdout.splitlines() if line.startswith("exit ")]
     assert ends == ["exit 0", "exit 0", "exit 2", "exit 2", "exit 2"]
     assert "--credentials" in done.stdout
-    said = [x for x in done.stderr.splitlines() if x.endswith(": pip install 'submodel[server]'")]
-    packages = re.findall(r"'(matplotlib|sklearn|scipy)'", "\n".join(said))
+    printed = [
+        x for x in done.stderr.splitlines() if x.endswith(": pip install 'submodel[server]'")
+    ]
+    packages = re.findall(r"'(matplotlib|sklearn|scipy)'", "\n".join(printed))
     assert sorted(packages) == ["matplotlib", "matplotlib", "scipy", "sklearn"]
-    assert sum(line.startswith("error: ") for line in said) == 3
+    assert sum(line.startswith("error: ") for line in printed) == 3
     assert (tmp_path / "run/summary.json").is_file()
     assert not (tmp_path / "run/curves.png").exists()
     assert "curves:" not in done.stdout
@@ -160,6 +162,6 @@ def test_a_wheel_starts(tmp_path: Path) -> None:
     _python(["-m", "pip", "install", *quick, "--target", site, str(wheel)], tmp_path)
     code = "import submodel; from submodel.cli import main; print(submodel.__file__); main()"
     for words, expected in ((["--help"], "Usage: submodel"), (["config"], "[model]")):
-        said = _python(["-c", code, *words], tmp_path, PYTHONPATH=site)
-        assert said.startswith(site)
-        assert expected in said
+        printed = _python(["-c", code, *words], tmp_path, PYTHONPATH=site)
+        assert printed.startswith(site)
+        assert expected in printed

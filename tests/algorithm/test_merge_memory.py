@@ -115,18 +115,18 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waiting, "_BLOCK", 300)
 
 
-def little_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     small_blocks(monkeypatch)
     monkeypatch.setattr(accumulator, "_LEAST_WAITING", 1)
 
 
 def no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    little_room(monkeypatch)
+    little_memory(monkeypatch)
     monkeypatch.setattr(waiting, "_MOST_IN_MEMORY", 1)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("limits", [None, small_blocks, little_room, no_memory])
+@pytest.mark.parametrize("limits", [None, small_blocks, little_memory, no_memory])
 @pytest.mark.parametrize("case", CASES)
 def test_the_bits_do_not_depend_on_where_sums_are(
     case: str,
@@ -169,7 +169,7 @@ def test_the_bits_do_not_depend_on_where_sums_are(
     shares = [Accumulator(MODEL, SELECTIVE) for _ in range(3)]
     for number, one in enumerate(updates):
         shares[number % 3].add(*one)
-    if case in ("masks", "all kinds") or limits in (little_room, no_memory):
+    if case in ("masks", "all kinds") or limits in (little_memory, no_memory):
         return  # only sums are sent
     for tensors in merge_all_updates(shares):
         assert all(torch.equal(expected[name], tensors[name]) for name in MODEL)

@@ -102,11 +102,11 @@ def test_many_weights_held_by_turns_follow_the_formulas_for_one(server: ServerSt
         merged = {"w": torch.where(mask, old["w"] + change, old["w"])}
         old, memory = server.step(old, merged, {"w": mask}, memory)
     for place in range(40):
-        told = [float(c) if h else None for c, h in zip(changes[:, place], held[:, place],
+        seen = [float(c) if h else None for c, h in zip(changes[:, place], held[:, place],
                                                          strict=True)]  # fmt: skip
         # Delta is merged - w, which has the rounding of w + Delta: 1e-12 of numbers near 1
         assert float(old["w"][place]) == pytest.approx(
-            scalar(name, told, server.lr),  # type: ignore[attr-defined]
+            scalar(name, seen, server.lr),  # type: ignore[attr-defined]
             abs=1e-12,
         )
 

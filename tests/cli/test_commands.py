@@ -48,12 +48,12 @@ LIGHT = {
 @pytest.mark.parametrize("case", LIGHT)
 def test_what_needs_no_pytorch_does_not_load_it(case: str, tmp_path: Path) -> None:
     """Loading PyTorch takes seconds, and on a device hundreds of megabytes of memory."""
-    arguments, status, said = LIGHT[case]
+    arguments, status, printed = LIGHT[case]
     code = "import sys; sys.modules['torch'] = None; from submodel.cli import main; main()"
     command = [sys.executable, "-c", code, *arguments]
     result = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert result.returncode == status, result.stderr
-    assert said in result.stdout + result.stderr
+    assert printed in result.stdout + result.stderr
 
 
 def test_commands_of_other_packages_are_loaded_when_they_are_asked_for() -> None:
@@ -166,16 +166,16 @@ def test_ctrl_c_leaves_a_resumable_run(
     options = ["--engine", "local", "--set", "train.rounds=100000", "--set",
                "train.evaluate_every=1"]  # fmt: skip
     out, errors = tmp_path / "out", tmp_path / "errors"
-    said = errors if words else out  # with --json, the output is for the result
+    printed = errors if words else out  # with --json, the output is for the result
     process = start_command(
         "train", "--out", tmp_path / "run", *options, *words, stdout=out, stderr=errors
     )
-    while process.is_alive() and not (said.exists() and "\nround 2/" in said.read_text()):
+    while process.is_alive() and not (printed.exists() and "\nround 2/" in printed.read_text()):
         time.sleep(0.02)
     assert process.pid is not None
     os.kill(process.pid, number)
     process.join()
     assert process.exitcode == 130
-    assert f"continue with: submodel resume {tmp_path / 'run'}" in said.read_text()
+    assert f"continue with: submodel resume {tmp_path / 'run'}" in printed.read_text()
     assert list((tmp_path / "run/checkpoints").glob("round-*"))
     assert not words or out.read_text() == ""

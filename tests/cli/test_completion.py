@@ -68,11 +68,11 @@ def test_bash_is_offered_what_can_follow(
         (tmp_path / "runs" / name).mkdir(parents=True)
         (tmp_path / "runs" / name / "config.toml").touch()
     (tmp_path / "my.toml").touch()
-    words, offers = CASES[case]
+    words, completions = CASES[case]
     monkeypatch.setenv("COMP_WORDS", "\n".join(["submodel", *words]))
     monkeypatch.setenv("COMP_CWORD", str(len(words)))
     _run("complete_bash", tmp_path, monkeypatch)
-    assert sorted(capsys.readouterr().out.split()) == offers
+    assert sorted(capsys.readouterr().out.split()) == completions
 
 
 def test_neither_pytorch_nor_what_else_is_large_is_loaded(tmp_path: Path) -> None:

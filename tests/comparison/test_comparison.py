@@ -440,9 +440,9 @@ def test_records_redraw_the_same_page_without_training(
     assert command(monkeypatch, "--records", done.out / "records", "--out", tmp_path) == 0
     assert (tmp_path / "comparison.md").read_text() == (done.out / "comparison.md").read_text()
     assert not (tmp_path / "runs").exists()
-    said = capsys.readouterr().out
-    assert "│ static" in said
-    assert "Nothing was tested: 2 seeds" in said
+    printed = capsys.readouterr().out
+    assert "│ static" in printed
+    assert "Nothing was tested: 2 seeds" in printed
     redraw = ("--records", done.out / "records", "--out", tmp_path)
     assert command(monkeypatch, "static", *redraw) == 0
     assert "there is only one arm" in (tmp_path / "comparison.md").read_text()
@@ -669,6 +669,6 @@ def test_what_runs_took_is_told_though_some_grids_were_not_timed() -> None:
     grids = [RateTable("a", 1, [(0.1, 0.5)], 1800.0), RateTable("b", 1, [(0.1, 0.5)])]
     whole = "2 runs and 1 grid of rates, 1.50 core-hours on a machine"
     assert effort_words(record(1800.0, 1800.0), grids[:1]) == whole
-    told = effort_words(record(1800.0, 1800.0), grids)
-    assert told == f"{whole}; 1 grid of rates was not timed"
+    described = effort_words(record(1800.0, 1800.0), grids)
+    assert described == f"{whole}; 1 grid of rates was not timed"
     assert effort_words(record(1800.0, None), grids).endswith("4.00 hours of rounds by the clock")

@@ -93,7 +93,7 @@ def without_times(value: Any) -> Any:
     return [without_times(item) for item in value] if isinstance(value, list) else value
 
 
-def told(*words: str | Path, cwd: Path) -> str:
+def command_output(*words: str | Path, cwd: Path) -> str:
     """Return the output of the command `submodel`, run in this process from a folder."""
     out, errors = io.StringIO(), io.StringIO()
     with (
@@ -112,9 +112,9 @@ def told(*words: str | Path, cwd: Path) -> str:
     return out.getvalue()
 
 
-def told_json(*words: str | Path, cwd: Path) -> Any:
+def command_json(*words: str | Path, cwd: Path) -> Any:
     """Return the object that the command prints with ``--json``."""
-    return json.loads(told(*words, "--json", cwd=cwd))
+    return json.loads(command_output(*words, "--json", cwd=cwd))
 
 
 def sha256(data: bytes) -> str:

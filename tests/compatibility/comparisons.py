@@ -9,10 +9,10 @@ from pathlib import Path
 from tests.compatibility.case import (
     Case,
     Observation,
+    command_json,
+    command_output,
     digest,
     page_parts,
-    told,
-    told_json,
     without_times,
 )
 
@@ -32,25 +32,25 @@ def _compare(folder: Path, seeds: int) -> list[str | Path]:
 
 
 def write_comparison(folder: Path) -> None:
-    told(*_compare(folder, 2), cwd=folder)
+    command_output(*_compare(folder, 2), cwd=folder)
     for picture in folder.rglob("*.png"):
         picture.unlink()
 
 
 def read_comparison(folder: Path) -> Observation:
     """Read the records, with the folders of the runs and without."""
-    told("report", "comparison", "--out", "whole.html", cwd=folder)
-    told("plot", "comparison", "comparison", "--out", "figure.svg", cwd=folder)
-    listed = told_json("runs", "comparison", cwd=folder)
+    command_output("report", "comparison", "--out", "whole.html", cwd=folder)
+    command_output("plot", "comparison", "comparison", "--out", "figure.svg", cwd=folder)
+    listed = command_json("runs", "comparison", cwd=folder)
     listed["runs"].sort(key=lambda run: str(run["path"]))
     records = folder / "comparison/records"
-    table = without_times(told_json("compare", "--records", records, cwd=folder))
+    table = without_times(command_json("compare", "--records", records, cwd=folder))
     shutil.rmtree(folder / "comparison/runs")
-    told("report", "comparison", "--out", "records.html", cwd=folder)
+    command_output("report", "comparison", "--out", "records.html", cwd=folder)
     return {
         "table": table,
         "runs": without_times(listed),
-        "watch": sorted(told_json("watch", "comparison", cwd=folder)),
+        "watch": sorted(command_json("watch", "comparison", cwd=folder)),
         "page": page_parts(folder / "whole.html"),
         "page of records": page_parts(folder / "records.html"),
     }
@@ -63,7 +63,7 @@ def compute_comparison(folder: Path) -> Observation:
     shutil.rmtree(next(stopped.glob("runs/rolling*/seed-1")))
     before = _hashes(stopped)
     assert len(before) == 3
-    table = without_times(told_json(*_compare(folder, 3), cwd=folder))
+    table = without_times(command_json(*_compare(folder, 3), cwd=folder))
     table.pop("page")
     after = _hashes(stopped)
     return {"table": table, "hashes": after, "kept": [name for name in after if name in before]}
@@ -89,12 +89,14 @@ def read_results(folder: Path) -> Observation:
     """
     pages, tables = {}, {}
     for records in ("compare-bytes", "compare-rounds", "converged", "small"):
-        told("report", f"results/{records}", "--out", folder / "page.html", cwd=RESULTS.parent)
+        command_output(
+            "report", f"results/{records}", "--out", folder / "page.html", cwd=RESULTS.parent
+        )
         pages[records] = page_parts(folder / "page.html")
     for budget in ("bytes", "rounds"):
         records = f"results/compare-{budget}"
-        ways = told_json("compare", "--records", records, cwd=RESULTS.parent)["ways"]
-        tables[budget] = {way["way"]: digest(way) for way in ways}
+        arms = command_json("compare", "--records", records, cwd=RESULTS.parent)["ways"]
+        tables[budget] = {way["way"]: digest(way) for way in arms}
     return {"pages": pages, "tables": tables}
 
 

@@ -50,14 +50,14 @@ from submodel.schemes.scheme import sends_masks
 from tests.compatibility.case import (
     Case,
     Observation,
+    command_json,
+    command_output,
     differences,
     page_parts,
     sha256,
-    told,
-    told_json,
     without_times,
 )
-from tests.support.devices import Neighbours
+from tests.support.devices import LocalChannel
 
 Sections = dict[str, Any]
 CORPUS, TABLE = "corpus.txt", "table.csv"
@@ -112,7 +112,7 @@ def write_messages(folder: Path) -> None:
 def _exchange(sections: Sections) -> dict[str, tuple[bytes, bytes]]:
     """Return the messages of a first round and an evaluation with one of two devices, by kind."""
     config = parse(sections)
-    channel = Neighbours({node: DeviceOptions(OwnData(part=part), name=f"device {part}")
+    channel = LocalChannel({node: DeviceOptions(OwnData(part=part), name=f"device {part}")
                        for part, node in enumerate(NODES)})  # fmt: skip
     answers: dict[bytes, bytes] = {}
     honest = channel.honest
@@ -166,7 +166,7 @@ def _read_form(form: Path) -> Observation:
         found["encoding"] = {"tokens": later.tokens, "table": later.table and asdict(later.table)}
     device = Device(report.head, DeviceOptions(OwnData(part=0)))
     answer = Message.from_bytes((form / "report.answer").read_bytes())
-    again = {"report": differences(_said(answer), Report.read(answer.head).head())}
+    again = {"report": differences(_head_of(answer), Report.read(answer.head).head())}
     for kind in ("train", "moments"):
         if not (form / f"{kind}.question").exists():
             continue
@@ -200,7 +200,7 @@ def _read_form(form: Path) -> Observation:
 def _content(file: Path) -> Observation:
     """Return the content for `Message`, with the run_head of all heads once."""
     message = Message.from_bytes(file.read_bytes())
-    again = Message(_said(message), message.tensors).to_bytes()
+    again = Message(_head_of(message), message.tensors).to_bytes()
     head = {k: v for k, v in message.head.items() if k not in _BRIEFING}
     return {"head": head, "tensors": _plain(message.tensors), "bytes": sha256(again)}
 
@@ -208,13 +208,13 @@ def _content(file: Path) -> Observation:
 _BRIEFING = ("config", "facts")
 
 
-def _said(message: Message) -> dict[str, Any]:
+def _head_of(message: Message) -> dict[str, Any]:
     return {key: value for key, value in message.head.items() if key != "version"}
 
 
 def _lost(then: Message, now: Message) -> list[str]:
     """List missing and changed values of a message after sending it again."""
-    head = {k: v for k, v in _said(then).items() if k not in _BRIEFING}
+    head = {k: v for k, v in _head_of(then).items() if k not in _BRIEFING}
     today = json.loads(json.dumps(now.head))
     return differences(head, today) + differences(_plain(then.tensors), _plain(now.tensors))
 
@@ -258,7 +258,7 @@ def compute_messages(folder: Path) -> Observation:
 
 def _serve(folder: Path, silent_after: int | None = None) -> None:
     """Run the server app with devices in this process, which hang from some round on."""
-    channel = Neighbours({node: DeviceOptions(OwnData(part=part), name=f"device {part}")
+    channel = LocalChannel({node: DeviceOptions(OwnData(part=part), name=f"device {part}")
                        for part, node in enumerate(NODES)})  # fmt: skip
     honest = channel.honest
 
@@ -292,12 +292,12 @@ def write_served(folder: Path) -> None:
 
 def read_served(folder: Path) -> Observation:
     """Read the run and its devices."""
-    told("report", "run", cwd=folder)
-    watched = without_times(told_json("watch", "run", cwd=folder))
+    command_output("report", "run", cwd=folder)
+    watched = without_times(command_json("watch", "run", cwd=folder))
     watched.pop("reason")  # text with the time
-    listed = without_times(told_json("runs", ".", cwd=folder))
+    listed = without_times(command_json("runs", ".", cwd=folder))
     return {
-        "show": told_json("show", "run", cwd=folder),
+        "show": command_json("show", "run", cwd=folder),
         "runs": {**listed["runs"][0], "reason": None},
         "watch": watched,
         "page": page_parts(folder / "run/report.html"),

@@ -20,10 +20,10 @@ from submodel.runs.checkpoint import model_sha256
 from tests.compatibility.case import (
     Case,
     Observation,
+    command_json,
+    command_output,
     page_parts,
     sha256,
-    told,
-    told_json,
     without_times,
 )
 
@@ -95,7 +95,7 @@ def interrupt() -> None:
 def resumed(folder: Path, *words: str) -> Observation:
     """Resume the run in the folder that it was moved to, and return its result."""
     run = folder / "run"
-    end = told_json("resume", "run", *words, cwd=folder)
+    end = command_json("resume", "run", *words, cwd=folder)
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     return {
         "summary": without_times(end["summary"]),
@@ -106,9 +106,9 @@ def resumed(folder: Path, *words: str) -> Observation:
 
 def read_unfinished(folder: Path) -> Observation:
     """Read an unfinished run; its seed may not determine the holders."""
-    told("report", "run", cwd=folder)
+    command_output("report", "run", cwd=folder)
     return {
-        "show": told_json("show", "run", cwd=folder),
+        "show": command_json("show", "run", cwd=folder),
         "page": page_parts(folder / "run/report.html"),
     }
 
@@ -150,15 +150,15 @@ def compute_text(folder: Path) -> Observation:
     """Compute with a text that was moved beside its run, and removed before generation."""
     shutil.copytree(folder / CORPUS, folder / "moved")
     shutil.rmtree(folder / CORPUS)
-    told("resume", "run", "--set", "data.name=text:moved", cwd=folder)
+    command_output("resume", "run", "--set", "data.name=text:moved", cwd=folder)
     summary = json.loads((folder / "run/summary.json").read_text())
-    scores = told_json("score", "run", cwd=folder)
+    scores = command_json("score", "run", cwd=folder)
     shutil.rmtree(folder / "moved")
     options = ["--prompt", "the ", "--tokens", "12", "--temperature", "1"]
     return {
         "summary": without_times(summary),
         "scores": scores,
-        "generated": told_json("generate", "run", *options, cwd=folder),
+        "generated": command_json("generate", "run", *options, cwd=folder),
     }
 
 
@@ -168,28 +168,28 @@ def write_finished(folder: Path) -> None:
     metrics = folder / "run/metrics.jsonl"
     lines = metrics.read_text().splitlines(keepends=True)
     metrics.write_text(lines[0][:50] + "\n" + "".join(lines[1:]))
-    told("resume", "run", cwd=folder)
-    told("fit", "run", "--capacity", "1/2", "--rounds", "2", cwd=folder)
-    told("score", "run", cwd=folder)
-    told("export", "run", "--capacity", "1/4", cwd=folder)
+    command_output("resume", "run", cwd=folder)
+    command_output("fit", "run", "--capacity", "1/2", "--rounds", "2", cwd=folder)
+    command_output("score", "run", cwd=folder)
+    command_output("export", "run", "--capacity", "1/4", cwd=folder)
 
 
 def read_finished(folder: Path) -> Observation:
     """Read a finished run."""
-    told("report", "run", cwd=folder)
+    command_output("report", "run", cwd=folder)
     plots = {}
     for name in ("accuracy", "coverage", "capacities", "phases", "partition", "traffic"):
-        told("plot", name, "run", "--out", f"{name}.svg", cwd=folder)
+        command_output("plot", name, "run", "--out", f"{name}.svg", cwd=folder)
         # matplotlib writes the texts of an SVG in comments
         plots[name] = re.findall(r"<!-- (.*?) -->", (folder / f"{name}.svg").read_text())
     return {
-        "show": told_json("show", "run", cwd=folder),
-        "runs": without_times(told_json("runs", ".", cwd=folder)),
-        "watch": without_times(told_json("watch", "run", cwd=folder)),
+        "show": command_json("show", "run", cwd=folder),
+        "runs": without_times(command_json("runs", ".", cwd=folder)),
+        "watch": without_times(command_json("watch", "run", cwd=folder)),
         "page": page_parts(folder / "run/report.html"),
         "plots": plots,
-        "kept scores": told_json("score", "run", cwd=folder),
-        "kept fit": told_json("fit", "run", "--capacity", "1/2", "--rounds", "2", cwd=folder),
+        "kept scores": command_json("score", "run", cwd=folder),
+        "kept fit": command_json("fit", "run", "--capacity", "1/2", "--rounds", "2", cwd=folder),
     }
 
 
@@ -209,14 +209,14 @@ def compute_finished(folder: Path) -> Observation:
     exported = {}
     for capacity in ("1", "1/2", "1/4"):
         out = folder / f"out-{capacity[-1]}"
-        said = told_json("export", "run", "--capacity", capacity, "--out", out, cwd=folder)
+        shown = command_json("export", "run", "--capacity", capacity, "--out", out, cwd=folder)
         about = json.loads((out / "model.json").read_text())
         bytes_ = sha256((out / "model.safetensors").read_bytes())
-        exported[capacity] = {"said": said, "about": about, "sha256": bytes_}
+        exported[capacity] = {"said": shown, "about": about, "sha256": bytes_}
     copy = folder / "without data"
     shutil.copytree(folder / "run", copy / "run")
     (folder / "run/scores.json").unlink()
-    scores = told_json("score", "run", cwd=folder)
+    scores = command_json("score", "run", cwd=folder)
     extended = resumed(folder, "--set", "train.rounds=5")
     return {
         "python": python,
@@ -233,8 +233,8 @@ def compute_without_data(folder: Path) -> Observation:
     text = file.read_text()
     assert text.count('name = "digits"') == 1
     file.write_text(text.replace('name = "digits"', 'name = "folder:gone"'))
-    said = told_json("export", "run", "--capacity", "1/4", "--out", "out", cwd=folder)
-    return {"said": said, "sha256": sha256((folder / "out/model.safetensors").read_bytes())}
+    shown = command_json("export", "run", "--capacity", "1/4", "--out", "out", cwd=folder)
+    return {"said": shown, "sha256": sha256((folder / "out/model.safetensors").read_bytes())}
 
 
 CASES = (

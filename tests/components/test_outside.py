@@ -521,8 +521,8 @@ def test_what_components_say_is_told_at_once() -> None:
     }
     with pytest.raises(ConfigError) as caught:
         from_python(change)
-    *said, projection, server, unused = caught.value.problems
-    assert said == [
+    *others, projection, server, unused = caught.value.problems
+    assert others == [
         "9 of a SourceContext",
         "3 of a NoneType",
         "merge.weights: 'examples' is not for halves",

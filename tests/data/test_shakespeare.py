@@ -198,9 +198,9 @@ WRONG: dict[str, tuple[dict[str, bytes], str]] = {
 
 @pytest.mark.parametrize("what", WRONG)
 def test_an_archive_that_is_another_is_named(what: str, tmp_path: Path) -> None:
-    texts, said = WRONG[what]
+    texts, expected = WRONG[what]
     archive = make_archive(tmp_path / ARCHIVE, texts)
-    with pytest.raises(DataError, match=rf"^data\.path: {archive}: .*{said}"):
+    with pytest.raises(DataError, match=rf"^data\.path: {archive}: .*{expected}"):
         load(path=archive)
     with pytest.raises(DataError, match=r"^data\.path: .*elsewhere: "):
         load(path=tmp_path / "elsewhere")

@@ -72,12 +72,12 @@ def test_a_target_of_numbers_is_standardised_and_can_be_told_in_its_own_unit(
     assert data.table.target.mean == pytest.approx(float(prices.mean()))
     assert data.table.target.deviation == pytest.approx(float(prices.std()))
     for part, plain_part in ((data.train, plain.train), (data.test, plain.test)):
-        told = np.asarray(part.y) * data.table.target.deviation + data.table.target.mean
-        assert told == pytest.approx(np.asarray(plain_part.y), abs=1e-5)
+        original = np.asarray(part.y) * data.table.target.deviation + data.table.target.mean
+        assert original == pytest.approx(np.asarray(plain_part.y), abs=1e-5)
     context = SourceContext(str(path), encoding=Encoding(table=data.table))
     own_rows = Table.configured(TableOptions(target="price"), context)  # of a device
-    told = np.asarray(own_rows.train.y) * data.table.target.deviation + data.table.target.mean
-    assert told.ravel() == pytest.approx([n * 0.5 for n in range(40)], abs=1e-5)
+    original = np.asarray(own_rows.train.y) * data.table.target.deviation + data.table.target.mean
+    assert original.ravel() == pytest.approx([n * 0.5 for n in range(40)], abs=1e-5)
     with pytest.raises(SubmodelError, match=r"^data\.standardise: column 'colour' "):
         load_dataset(f"csv:{path}", target="colour", standardise=True)
 

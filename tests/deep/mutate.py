@@ -106,8 +106,10 @@ def safetensors(rng: Random, data: bytes) -> bytes:
             head = json.dumps(parts).encode()
         else:
             head = text(rng, head)
-    said = len(head) if rng.random() < 0.9 else rng.choice((0, 2**63, len(head) + 1, 2**26))
-    return said.to_bytes(8, "little") + head + (body if rng.random() < 0.8 else anywhere(rng, body))
+    length = len(head) if rng.random() < 0.9 else rng.choice((0, 2**63, len(head) + 1, 2**26))
+    return (
+        length.to_bytes(8, "little") + head + (body if rng.random() < 0.8 else anywhere(rng, body))
+    )
 
 
 def npz(rng: Random, data: bytes) -> bytes:

@@ -183,8 +183,13 @@ def _summary(path: Path) -> None:
 
 
 def _summaries() -> tuple[bytes, ...]:
-    said = {"rounds": 2, "model_sha256": "ab" * 32, "seconds": 1.5, "capacity_accuracy": {"1": 0.5}}
-    return (json.dumps(json.loads(_line(2)) | said, indent=2).encode(),)
+    summary = {
+        "rounds": 2,
+        "model_sha256": "ab" * 32,
+        "seconds": 1.5,
+        "capacity_accuracy": {"1": 0.5},
+    }
+    return (json.dumps(json.loads(_line(2)) | summary, indent=2).encode(),)
 
 
 def _devices() -> tuple[bytes, ...]:
@@ -225,8 +230,8 @@ def _tasks() -> tuple[bytes, ...]:
     for transport, granularity in WAYS:
         setup = _setup() if granularity == "unit" else _masked()
         message = task_message(_task(transport, granularity), setup.module, True, transport)  # type: ignore[arg-type]
-        told = run_head(CONFIG, Facts.of(setup.clients.dataset))
-        made.append(replace(message, head={**told, **message.head}).to_bytes())
+        head = run_head(CONFIG, Facts.of(setup.clients.dataset))
+        made.append(replace(message, head={**head, **message.head}).to_bytes())
     return tuple(made)
 
 

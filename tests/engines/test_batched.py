@@ -33,7 +33,7 @@ from submodel.model.norm import StaticBatchNorm
 from submodel.runs.loop import run_rounds
 from submodel.runs.training import Training
 from tests.support.common import WIDTHS, tiny_images
-from tests.support.devices import Neighbours
+from tests.support.devices import LocalChannel
 from tests.support.engines import (
     EXACT_TOLERANCE,
     TOLERANCE,
@@ -464,10 +464,10 @@ def test_devices_give_the_bytes_of_this_process_for_every_scheme(name: str) -> N
     nodes = {17 * part + 5: DeviceOptions(OwnData(part=part)) for part in range(4)}
     if "masked-sgd" in name:
         with pytest.raises(ConfigError, match="single machine"):
-            over_devices(Training(config, prepare(config)), Neighbours(nodes))
+            over_devices(Training(config, prepare(config)), LocalChannel(nodes))
         return
     expected = trained(setup := prepare(config), SerialEngine(setup))
-    devices = over_devices(Training(config, prepare(config)), Neighbours(nodes))
+    devices = over_devices(Training(config, prepare(config)), LocalChannel(nodes))
     assert devices.engine is not None
     found = trained(devices.setup, devices.engine)
     for here, there in ((expected.tensors, found.tensors), (expected.memory, found.memory)):

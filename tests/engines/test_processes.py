@@ -188,9 +188,9 @@ def test_a_process_that_dies_ends_the_run_and_leaves_it_resumable(
     second.kill()
     launcher.join()
     assert launcher.exitcode == 130
-    said = output.read_text()
-    assert "another process of the run was lost" in said
-    assert f"continue with: submodel resume {broken}" in said
+    printed = output.read_text()
+    assert "another process of the run was lost" in printed
+    assert f"continue with: submodel resume {broken}" in printed
     rounds = saved_round(broken / "checkpoints") + 2
     assert submodel(*arguments(tmp_path / "whole", rounds)).returncode == 0
     assert submodel("resume", broken, "--set", f"train.rounds={rounds}").returncode == 0
@@ -427,8 +427,8 @@ def test_a_script_without_a_guard_starts_commands_and_runs_once(tmp_path: Path) 
         "with Followers() as followers:\n"
         "    print(followers.start(['--version'], os.environ, None).wait())\n"
     )
-    said = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
-    begins, version, status = said.stdout.splitlines()
+    printed = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
+    begins, version, status = printed.stdout.splitlines()
     assert (begins, version.split()[0], status) == ("begins", "submodel", "0")
 
 

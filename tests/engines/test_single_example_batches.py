@@ -37,7 +37,7 @@ from submodel.model.cost import BACKWARD, CostModel
 from submodel.model.cut import WHOLE
 from submodel.runs.training import Training
 from submodel.tasks.training import LocalWork, batches
-from tests.support.devices import Neighbours
+from tests.support.devices import LocalChannel
 from tests.support.rounds import step_of
 
 INPUTS, CLASSES = 6, 3
@@ -173,9 +173,9 @@ def test_engines_agree_on_what_is_left_out_and_book_it(local: dict[str, Any]) ->
 
 def test_a_last_batch_of_one_is_told_before_the_first_round() -> None:
     reason = r"^local\.batch_size: 5 .*clients 0, 1,.*2 \(BatchNorm1d\).*local\.drop_last = true"
-    with pytest.raises(ConfigError, match=reason) as told:
+    with pytest.raises(ConfigError, match=reason) as caught:
         make_setup(normed())
-    assert len(told.value.problems) == 1
+    assert len(caught.value.problems) == 1
     make_setup(normed(), local={"drop_last": True})
     make_setup(normed(), local={"batch_size": 4})
     make_setup(normed(), local={"batch_size": 0})
@@ -188,9 +188,9 @@ def test_other_batches_of_one_are_told_with_what_helps() -> None:
     with pytest.raises(ConfigError, match=r"^local\.batch_size: 1 "):
         make_setup(normed(), local={"batch_size": 1, "drop_last": True})
     for drop_last in (False, True):
-        with pytest.raises(ConfigError, match=r"example .*client 4, ") as told:
+        with pytest.raises(ConfigError, match=r"example .*client 4, ") as caught:
             make_setup(normed(), total=9, local={"drop_last": drop_last})
-        assert "drop_last" not in str(told.value)
+        assert "drop_last" not in str(caught.value)
 
 
 @pytest.mark.parametrize("side", [1, 2])
@@ -209,9 +209,9 @@ def run_round(setup: Setup, engine: Engine) -> Any:
 
 
 def test_only_clients_whose_sub_model_fails_are_named() -> None:
-    with pytest.raises(ConfigError) as told:
+    with pytest.raises(ConfigError) as caught:
         make_setup(Grouped(), 55, TABLE)  # all five have 11 examples
-    (problem,) = told.value.problems
+    (problem,) = caught.value.problems
     whole = make_setup(Grouped(), 55, TABLE, clients={"capacities": [1]})  # fails at no client
     population = replace(whole.population, capacities=[1.0, 0.5], proportions=[1.0, 1.0])
     small = [c for c in range(5) if population.capacity(c, 0) == 0.5]
@@ -299,9 +299,9 @@ def test_a_batch_of_one_that_comes_later_is_told_by_the_client(batching: str) ->
             output_step(setup, initial_state(setup), SerialEngine(setup), costs, 10.0)
         return
     engine = SerialEngine(setup) if batching == "serial" else BatchedEngine(setup, always=True)
-    with pytest.raises(DataError, match=r"^clients? [01].*: .*batch") as told:
+    with pytest.raises(DataError, match=r"^clients? [01].*: .*batch") as caught:
         step(setup, initial_state(setup), engine, costs)
-    assert "local.drop_last = true" in str(told.value)
+    assert "local.drop_last = true" in str(caught.value)
 
 
 def test_other_failures_are_not_taken_for_it() -> None:
@@ -346,18 +346,18 @@ def test_a_device_with_a_batch_of_one_takes_no_part_and_is_told_why(
     means = {100 + part: DeviceOptions(OwnData(part=part)) for part in range(3)}
     for drop_last, clients in ((False, 1), (True, 3)):
         config = parse(device_config(drop_last))
-        training = over_devices(Training(config, prepare(config)), Neighbours(means))
+        training = over_devices(Training(config, prepare(config)), LocalChannel(means))
         setup, engine = training.setup, training.engine
         assert engine is not None
         state, report = step_of(setup, engine=engine)
         assert report.clients == clients
         assert not report.missing
         assert all(bool(torch.isfinite(t).all()) for t in state.tensors.values())
-    told = [r.message for r in caplog.records if "BatchNorm1d" in r.message]
-    assert len(told) == 2
-    assert "31 examples" in told[0]
-    assert "2 (BatchNorm1d)" in told[0]
-    assert "local.drop_last = true" in told[0]
+    caught = [r.message for r in caplog.records if "BatchNorm1d" in r.message]
+    assert len(caught) == 2
+    assert "31 examples" in caught[0]
+    assert "2 (BatchNorm1d)" in caught[0]
+    assert "local.drop_last = true" in caught[0]
 
 
 def test_a_device_that_is_asked_all_the_same_answers_in_words(

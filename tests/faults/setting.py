@@ -25,7 +25,7 @@ from submodel.engines.serial import SerialEngine
 from submodel.federation.flower.process import descendants
 from submodel.model.cost import CostModel
 from tests.support.devices import alone
-from tests.support.processes import PATIENCE, House
+from tests.support.processes import PATIENCE, Processes
 
 CONFIG = """
 name = "faults"
@@ -71,9 +71,9 @@ def configured(
 class Saboteur:
     """A device with planned faults, see device/sitecustomize.py."""
 
-    def __init__(self, house: House, name: str, plan: str, *what: str) -> None:
-        self._house, self.name, self._what = house, name, what
-        self._folder = house.folder / name / "faults"
+    def __init__(self, processes: Processes, name: str, plan: str, *what: str) -> None:
+        self._processes, self.name, self._what = processes, name, what
+        self._folder = processes.folder / name / "faults"
         self._folder.mkdir(parents=True)
         (self._folder / "plan").write_text(plan)
         (self._folder / "hold").touch()
@@ -86,7 +86,7 @@ class Saboteur:
             "PYTHONPATH": os.pathsep.join(filter(None, path)),
             "SUBMODEL_TEST_FAULTS": str(self._folder),
         }
-        self._house.join(self.name, *self._what, variables=variables)
+        self._processes.join(self.name, *self._what, variables=variables)
 
     def asked(self) -> list[tuple[int, str]]:
         """Return the rounds of its requests to train, with its faults."""
@@ -94,13 +94,13 @@ class Saboteur:
 
     def held(self, patience: float = PATIENCE) -> int:
         """Wait until the device stops in the middle of a round, and return the round."""
-        self._house.wait(f"{self.name} in a round", lambda: "hold" in self._last(), patience)
+        self._processes.wait(f"{self.name} in a round", lambda: "hold" in self._last(), patience)
         return int(self._last()[0])
 
     def app(self) -> psutil.Process:
         """Return the process of its app that stops."""
         pid = int(self._last()[1])
-        (found,) = [one for one in self._house.below(self.name) if one.pid == pid]
+        (found,) = [one for one in self._processes.below(self.name) if one.pid == pid]
         assert not descendants(pid)
         return found
 
@@ -153,13 +153,13 @@ class Answering(SerialEngine):
                 yield from super().run([task])
 
 
-def assert_account_is_true(house: House) -> list[State]:
+def assert_account_is_true(processes: Processes) -> list[State]:
     """Train in this process with the recorded participants, and compare the metrics.
 
     Returns the models that the run must have had, from the first one on.
     """
-    lines = house.metrics()
-    setup = prepare(alone(read(house.run / "config.toml")))
+    lines = processes.metrics()
+    setup = prepare(alone(read(processes.run / "config.toml")))
     base = {name: getattr(setup.population, name) for name in Population.__dataclass_fields__}
     setup = replace(setup, population=Present(**base, rounds=[there(line) for line in lines]))
     engine, costs = Answering(setup), CostModel(setup.module, setup.clients.dataset.example)
@@ -174,9 +174,9 @@ def assert_account_is_true(house: House) -> list[State]:
             assert line[name] == getattr(report, name), (number, name)
         # summed in the order of the answers
         assert line["train_loss"] == pytest.approx(report.train_loss, rel=1e-12)
-        said = [f"client {client}: {why}" for client, why in absent(line).items()]
-        if said:
-            assert f"round {number} without {'; '.join(said)}" in house.said("serve")
+        printed = [f"client {client}: {why}" for client, why in absent(line).items()]
+        if printed:
+            assert f"round {number} without {'; '.join(printed)}" in processes.printed("serve")
     return states
 
 
@@ -187,32 +187,34 @@ def assert_equal(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) ->
         assert torch.equal(tensor, found[name]), name
 
 
-def final(house: House) -> dict[str, Tensor]:
+def final(processes: Processes) -> dict[str, Tensor]:
     """Return the model of a finished run."""
-    return load_file(house.run / "model.safetensors")
+    return load_file(processes.run / "model.safetensors")
 
 
-def stop(house: House) -> tuple[int, dict[str, Tensor]]:
+def stop(processes: Processes) -> tuple[int, dict[str, Tensor]]:
     """Stop the server by Ctrl-C; return its last stored round and that round's model."""
-    house.processes["serve"].send_signal(signal.SIGINT)
-    assert house.finish("serve") == 130
-    rounds = len(house.metrics())
-    assert f"stopped after round {rounds}; continue with: submodel resume" in house.said("serve")
-    kept = max((house.run / "checkpoints").glob("round-*"))
+    processes.processes["serve"].send_signal(signal.SIGINT)
+    assert processes.finish("serve") == 130
+    rounds = len(processes.metrics())
+    assert f"stopped after round {rounds}; continue with: submodel resume" in processes.printed(
+        "serve"
+    )
+    kept = max((processes.run / "checkpoints").glob("round-*"))
     return int(kept.name.removeprefix("round-")), load_file(kept / "model.safetensors")
 
 
-def books(house: House) -> dict[int, dict[str, Any]]:
+def roster_entries(processes: Processes) -> dict[int, dict[str, Any]]:
     """Return the content of devices.json by client."""
-    return {one["client"]: one for one in json.loads((house.run / "devices.json").read_text())}
+    return {one["client"]: one for one in json.loads((processes.run / "devices.json").read_text())}
 
 
-def assert_books_are_true(house: House) -> None:
+def assert_roster_is_true(processes: Processes) -> None:
     """Check answers and misses against the rounds; the last open round may count as well."""
-    lines = house.metrics()
-    for client, entry in books(house).items():
+    lines = processes.metrics()
+    for client, entry in roster_entries(processes).items():
         asked = [line for line in lines if client in there(line)]
         missed = [line for line in asked if str(client) in line.get("missing", {})]
-        told = {"answered": len(asked) - len(missed), "missed": len(missed)}
-        extra = [entry[name] - number for name, number in told.items()]
-        assert extra in ([0, 0], [1, 0], [0, 1]), (client, entry, told)
+        counts = {"answered": len(asked) - len(missed), "missed": len(missed)}
+        extra = [entry[name] - number for name, number in counts.items()]
+        assert extra in ([0, 0], [1, 0], [0, 1]), (client, entry, counts)

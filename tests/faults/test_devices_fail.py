@@ -20,65 +20,67 @@ from tests.faults.setting import (
     Saboteur,
     absent,
     assert_account_is_true,
-    assert_books_are_true,
     assert_equal,
-    books,
+    assert_roster_is_true,
     configured,
+    roster_entries,
     stop,
     there,
 )
 from tests.support.devices import alone
-from tests.support.processes import PATIENCE, House
+from tests.support.processes import PATIENCE, Processes
 
 pytestmark = pytest.mark.faults
 LATE = f"no answer in {DEADLINE} s"
 
 
-def with_client(house: House, client: int) -> list[dict[str, Any]]:
+def with_client(processes: Processes, client: int) -> list[dict[str, Any]]:
     """Return the rounds that requested a client."""
-    return [line for line in house.metrics() if client in there(line)]
+    return [line for line in processes.metrics() if client in there(line)]
 
 
-def asked_after(house: House, client: int, round_: int) -> bool:
+def asked_after(processes: Processes, client: int, round_: int) -> bool:
     """Return whether a later round requested the client."""
-    return any(line["round"] > round_ for line in with_client(house, client))
+    return any(line["round"] > round_ for line in with_client(processes, client))
 
 
-def answered_after(house: House, client: int, round_: int) -> bool:
+def answered_after(processes: Processes, client: int, round_: int) -> bool:
     """Return whether a later round merged the client's update."""
-    later = with_client(house, client)
+    later = with_client(processes, client)
     return any(line["round"] > round_ and client not in absent(line) for line in later)
 
 
-def test_a_device_joins_late_is_killed_and_comes_back_as_the_same_client(house: House) -> None:
+def test_a_device_joins_late_is_killed_and_comes_back_as_the_same_client(
+    processes: Processes,
+) -> None:
     """Its data is its own, so its key identifies it."""
     # two answers of three close a round, so dead devices are not awaited
-    house.serve(configured(count=3, rounds=MANY, least=2, quorum=0.6), ["a", "b", "late"])
+    processes.serve(configured(count=3, rounds=MANY, least=2, quorum=0.6), ["a", "b", "late"])
     for part, name in enumerate("ab"):
-        house.join(name, "--part", str(part))
-    house.wait("a round of two", lambda: len(house.metrics()) >= 1)
-    setup = prepare(alone(read(house.run / "config.toml")))
+        processes.join(name, "--part", str(part))
+    processes.wait("a round of two", lambda: len(processes.metrics()) >= 1)
+    setup = prepare(alone(read(processes.run / "config.toml")))
     own = setup.clients.examples(2)
-    save_file({"x": own.x.contiguous(), "y": own.y}, house.folder / "own.safetensors")
+    save_file({"x": own.x.contiguous(), "y": own.y}, processes.folder / "own.safetensors")
     late = Saboteur(
-        house, "late", "hold honest", "--data", str(house.folder / "own.safetensors"),
+        processes, "late", "hold honest", "--data", str(processes.folder / "own.safetensors"),
         "--capacity", str(setup.population.capacity(2, 0)),
     )  # fmt: skip
 
     killed_in = late.held()
-    node = books(house)[2]["node"]
-    dead = house.kill("late")
+    node = roster_entries(processes)[2]["node"]
+    dead = processes.kill("late")
     assert len(dead) >= 3  # SuperNode, SuperExec, ClientApp
     late.release()
     late.join()  # at once, while Flower still considers it online
     # Flower takes two minutes to admit it. Then it is one of three devices; the first two close a
     # round, and the last one identifies itself before its next request, which may take some rounds.
-    house.wait("its return", lambda: asked_after(house, 2, killed_in))
-    house.wait("its next answer", lambda: answered_after(house, 2, killed_in))
-    kept, model = stop(house)
+    processes.wait("its return", lambda: asked_after(processes, 2, killed_in))
+    processes.wait("its next answer", lambda: answered_after(processes, 2, killed_in))
+    kept, model = stop(processes)
 
-    assert "refused this device's key" in house.said("late")
-    lines = house.metrics()
+    assert "refused this device's key" in processes.printed("late")
+    lines = processes.metrics()
     for line in lines[: killed_in - 1]:
         assert (there(line), absent(line)) == ({0, 1}, {})
     assert killed_in > 1
@@ -90,20 +92,26 @@ def test_a_device_joins_late_is_killed_and_comes_back_as_the_same_client(house: 
     for line in lines[killed_in : back - 1]:
         assert (there(line), absent(line)) == ({0, 1}, {})
     assert [round_ for round_, _ in late.asked()][:2] == [killed_in, back]
-    assert_equal(model, assert_account_is_true(house)[kept].tensors)
-    assert_books_are_true(house)
-    assert books(house).keys() == {0, 1, 2}
-    assert books(house)[2]["node"] == node
+    assert_equal(model, assert_account_is_true(processes)[kept].tensors)
+    assert_roster_is_true(processes)
+    assert roster_entries(processes).keys() == {0, 1, 2}
+    assert roster_entries(processes)[2]["node"] == node
 
 
-def test_an_app_that_is_killed_and_one_that_hangs_are_named_and_come_back(house: House) -> None:
-    house.serve(configured(count=3, rounds=MANY, least=1), ["a", "killed", "stopped"])
-    honest = Saboteur(house, "a", "hold honest", "--part", "0")
+def test_an_app_that_is_killed_and_one_that_hangs_are_named_and_come_back(
+    processes: Processes,
+) -> None:
+    processes.serve(configured(count=3, rounds=MANY, least=1), ["a", "killed", "stopped"])
+    honest = Saboteur(processes, "a", "hold honest", "--part", "0")
     honest.held()  # the first round is open until both are there, so that the second asks both
-    killed = Saboteur(house, "killed", "hold honest", "--part", "1")
-    stopped = Saboteur(house, "stopped", "hold honest", "--part", "2")
+    killed = Saboteur(processes, "killed", "hold honest", "--part", "1")
+    stopped = Saboteur(processes, "stopped", "hold honest", "--part", "2")
     for name in ("killed", "stopped"):
-        house.wait(f"{name} to join", lambda name=name: "joined" in house.said(name), DEADLINE)  # type: ignore[misc]
+
+        def has_joined(name: str = name) -> bool:
+            return "joined" in processes.printed(name)
+
+        processes.wait(f"{name} to join", has_joined, DEADLINE)
     honest.release()
     first = {device.held() for device in (killed, stopped)}
     frozen = stopped.app()
@@ -112,17 +120,19 @@ def test_an_app_that_is_killed_and_one_that_hangs_are_named_and_come_back(house:
     killed.release()
     stopped.release()
     round_ = max(first)
-    house.wait("the round's deadline", lambda: len(house.metrics()) >= round_, DEADLINE + SOON)
-    house.wait("a round without them", lambda: len(house.metrics()) > round_)
-    asleep = len(house.metrics())
+    processes.wait(
+        "the round's deadline", lambda: len(processes.metrics()) >= round_, DEADLINE + SOON
+    )
+    processes.wait("a round without them", lambda: len(processes.metrics()) > round_)
+    asleep = len(processes.metrics())
     frozen.resume()  # now it trains for a closed round
-    house.wait("killed again", lambda: answered_after(house, 1, round_))
-    house.wait("stopped again", lambda: answered_after(house, 2, round_))
-    house.wait("the end of the app that hung", lambda: not is_running(frozen), SOON)
-    kept, model = stop(house)
+    processes.wait("killed again", lambda: answered_after(processes, 1, round_))
+    processes.wait("stopped again", lambda: answered_after(processes, 2, round_))
+    processes.wait("the end of the app that hung", lambda: not is_running(frozen), SOON)
+    kept, model = stop(processes)
 
     assert first == {round_}
-    lines = house.metrics()
+    lines = processes.metrics()
     assert absent(lines[round_ - 1]) == dict.fromkeys((1, 2), LATE)
     for line in lines[round_:asleep]:
         assert there(line) == {0}
@@ -130,9 +140,9 @@ def test_an_app_that_is_killed_and_one_that_hangs_are_named_and_come_back(house:
         assert not absent(line)
     for client, device in enumerate((killed, stopped), 1):
         asked = [round_ for round_, _ in device.asked() if round_ <= len(lines)]
-        assert asked == [line["round"] for line in with_client(house, client)]
-    assert_equal(model, assert_account_is_true(house)[kept].tensors)
-    assert_books_are_true(house)
+        assert asked == [line["round"] for line in with_client(processes, client)]
+    assert_equal(model, assert_account_is_true(processes)[kept].tensors)
+    assert_roster_is_true(processes)
 
 
 # fault of a device, and the expected reason
@@ -149,51 +159,53 @@ LIES = {
 }
 
 
-def test_lies_are_refused_and_who_hangs_gets_no_work(house: House) -> None:
-    house.serve(configured(rounds=MANY, least=1), ["a", "liar"])
-    house.join("a", "--part", "0")
-    liar = Saboteur(house, "liar", " ".join([*LIES, "honest"]), "--part", "1")
+def test_lies_are_refused_and_who_hangs_gets_no_work(processes: Processes) -> None:
+    processes.serve(configured(rounds=MANY, least=1), ["a", "liar"])
+    processes.join("a", "--part", "0")
+    liar = Saboteur(processes, "liar", " ".join([*LIES, "honest"]), "--part", "1")
     hung = liar.held(2 * PATIENCE)  # nine rounds
-    house.wait("the round's deadline", lambda: len(house.metrics()) >= hung, DEADLINE + SOON)
-    house.wait("two rounds without it", lambda: len(house.metrics()) >= hung + 2)
-    awake = len(house.metrics())
+    processes.wait(
+        "the round's deadline", lambda: len(processes.metrics()) >= hung, DEADLINE + SOON
+    )
+    processes.wait("two rounds without it", lambda: len(processes.metrics()) >= hung + 2)
+    awake = len(processes.metrics())
     liar.release()
-    house.wait("its next answer", lambda: answered_after(house, 1, hung))
-    kept, model = stop(house)
+    processes.wait("its next answer", lambda: answered_after(processes, 1, hung))
+    kept, model = stop(processes)
 
-    lines = house.metrics()
-    told = {
+    lines = processes.metrics()
+    counts = {
         fault: absent(lines[round_ - 1]).get(1, "") for round_, fault in liar.asked()[: len(LIES)]
     }
-    assert list(told) == list(LIES)
+    assert list(counts) == list(LIES)
     for fault, start in LIES.items():
-        assert told[fault].startswith(start), fault
-        assert bool(told[fault]) == bool(start), fault
+        assert counts[fault].startswith(start), fault
+        assert bool(counts[fault]) == bool(start), fault
     (nan,) = [line for line in lines if line["refused"]]
     assert nan["round"] == liar.asked()[1][0]
     for line in lines[hung:awake]:
         assert there(line) == {0}
-    assert_equal(model, assert_account_is_true(house)[kept].tensors)
-    assert_books_are_true(house)
+    assert_equal(model, assert_account_is_true(processes)[kept].tensors)
+    assert_roster_is_true(processes)
 
 
-def test_an_answer_without_an_end_does_not_come_in(house: House) -> None:
+def test_an_answer_without_an_end_does_not_come_in(processes: Processes) -> None:
     """Honest answers of several chunks pass; the SuperLink cuts 100 MB for a message of 13."""
     config = configured(rounds=MANY, least=2).replace("width = 4", "width = 256")
-    house.serve(config.replace(f"deadline = {DEADLINE}", "deadline = 90"), ["a", "liar"])
-    house.join("a", "--part", "0", "--capacity", "1")
+    processes.serve(config.replace(f"deadline = {DEADLINE}", "deadline = 90"), ["a", "liar"])
+    processes.join("a", "--part", "0", "--capacity", "1")
     plan = "honest endless equal honest"
-    liar = Saboteur(house, "liar", plan, "--part", "1", "--capacity", "1")
-    house.wait("its lies", lambda: len(liar.asked()) >= 4, 5 * PATIENCE)
+    liar = Saboteur(processes, "liar", plan, "--part", "1", "--capacity", "1")
+    processes.wait("its lies", lambda: len(liar.asked()) >= 4, 5 * PATIENCE)
     lied = [round_ for round_, fault in liar.asked() if fault in ("endless", "equal")]
-    house.wait("its next answer", lambda: answered_after(house, 1, lied[-1]), 2 * PATIENCE)
-    stop(house)
+    processes.wait("its next answer", lambda: answered_after(processes, 1, lied[-1]), 2 * PATIENCE)
+    stop(processes)
 
-    lines = house.metrics()
+    lines = processes.metrics()
     merged = [line for line in lines if 1 in there(line) and 1 not in absent(line)]
     assert min(line["devices"]["1"]["bytes_up"] for line in merged) > 10 << 20  # three chunks
     for round_ in lied:
         assert not absent(lines[round_ - 1])[1].startswith("its answer"), absent(lines[round_ - 1])
-    said = (house.run / "superlink.log").read_text(errors="replace")
-    assert "objects answer" in said
-    assert "an array of" in said
+    printed = (processes.run / "superlink.log").read_text(errors="replace")
+    assert "objects answer" in printed
+    assert "an array of" in printed

@@ -44,11 +44,11 @@ from submodel.runs.callbacks import RoundCallback
 from submodel.runs.loop import Interruption, RunFolder, run_rounds
 from submodel.runs.training import Training
 from submodel.schemes.scheme import output_passes
-from tests.support.devices import Neighbours, alone
+from tests.support.devices import LocalChannel, alone
 from tests.support.rounds import step_of
 
 
-def silence(*_: object) -> None:
+def no_reply(*_: object) -> None:
     """The reply of a hanging device."""
 
 
@@ -80,7 +80,7 @@ def parts(count: int = 4) -> dict[int, DeviceOptions]:
 
 def over(
     config: Config,
-    channel: Neighbours,
+    channel: LocalChannel,
     file: Path | None = None,
     setup: Setup | None = None,
     clock: Callable[[], float] = time.monotonic,
@@ -96,7 +96,7 @@ def chosen(setup: Setup, round_: int = 0) -> list[int]:
     return [a.client for a in plan(setup, round_, setup.clients.present(round_))]
 
 
-def rounds_over(config: Config, channel: Neighbours, rounds: int = 2) -> tuple[State, list[Any]]:
+def rounds_over(config: Config, channel: LocalChannel, rounds: int = 2) -> tuple[State, list[Any]]:
     setup, engine = over(config, channel)
     state, reports = initial_state(setup), []
     for _ in range(rounds):
@@ -149,7 +149,7 @@ CASES: dict[str, dict[str, Any]] = {
 def test_devices_train_the_same_model_as_this_process_bit_for_bit(case: str) -> None:
     config = config_of(**CASES[case])
     here, expected = rounds_here(config)
-    there, found = rounds_over(config, Neighbours(parts()))
+    there, found = rounds_over(config, LocalChannel(parts()))
     torch.testing.assert_close(here.tensors, there.tensors, rtol=0, atol=0)
     torch.testing.assert_close(here.memory, there.memory, rtol=0, atol=0)
     for a, b in zip(expected, found, strict=True):
@@ -160,7 +160,7 @@ def test_devices_train_the_same_model_as_this_process_bit_for_bit(case: str) -> 
 def test_the_output_step_is_the_same_too() -> None:
     config = config_of()
     here = prepare(config)
-    there, engine = over(config, Neighbours(parts()), setup=here)
+    there, engine = over(config, LocalChannel(parts()), setup=here)
     costs = CostModel(here.module, here.clients.dataset.example)
     expected = output_step(here, initial_state(here), SerialEngine(here), costs, 10.0)
     found = output_step(there, initial_state(there), engine, costs, 10.0)
@@ -174,11 +174,11 @@ def test_the_output_step_is_taken_without_those_who_fail(
     """One device sends NaN and one sends nothing, once and not for every window."""
     config = config_of(clients={"per_round": 4}, devices={"least": 2, "deadline": 0.3})
     bad, silent = sorted(parts())[1:3]
-    channel = Neighbours(parts())
+    channel = LocalChannel(parts())
     there, engine = over(config, channel)
     costs = CostModel(there.module, there.clients.dataset.example)
     assert chosen(there) == [0, 1, 2, 3]
-    channel.spoil |= {bad: NAN(channel, bad), silent: silence}
+    channel.spoil |= {bad: NAN(channel, bad), silent: no_reply}
     windows = len(output_passes(there.scheme))
     assert windows > 2
     found = output_step(there, initial_state(there), engine, costs, 10.0)
@@ -186,7 +186,7 @@ def test_the_output_step_is_taken_without_those_who_fail(
     assert (sent.count(bad), sent.count(silent)) == (windows, 1)
     assert "client 1: " in caplog.text
     assert "client 2: no answer" in caplog.text
-    others = Neighbours({n: options for n, options in parts().items() if n not in (bad, silent)})
+    others = LocalChannel({n: options for n, options in parts().items() if n not in (bad, silent)})
     here, other = over(config, others)
     expected = output_step(here, initial_state(here), other, costs, 10.0)
     torch.testing.assert_close(expected.tensors, found.tensors, rtol=0, atol=0)
@@ -195,7 +195,7 @@ def test_the_output_step_is_taken_without_those_who_fail(
 @pytest.mark.slow
 def test_half_precision_costs_half_and_leaves_what_nobody_moved() -> None:
     exact, half = config_of(), config_of(devices={"transport": "half"})
-    channel = Neighbours(parts())
+    channel = LocalChannel(parts())
     here, full = rounds_here(exact)
     there, found = rounds_over(half, channel)
     assert [2 * r.bytes_down for r in found] == [r.bytes_down for r in full]
@@ -205,13 +205,13 @@ def test_half_precision_costs_half_and_leaves_what_nobody_moved() -> None:
         assert torch.allclose(tensor, there.tensors[name], atol=4e-3), name
     start = initial_state(prepare(half))
     still = config_of(devices={"transport": "half"}, local={"lr": 1e-30, "momentum": 0.0})
-    unmoved, _ = rounds_over(still, Neighbours(parts()))
+    unmoved, _ = rounds_over(still, LocalChannel(parts()))
     torch.testing.assert_close(start.tensors, unmoved.tensors, rtol=0, atol=0)
 
 
 def test_a_device_gets_the_bytes_of_its_cut_and_little_else() -> None:
     config = config_of(model={"width": 32}, local={"absent_labels": "keep"})
-    channel = Neighbours(parts())
+    channel = LocalChannel(parts())
     setup, engine = over(config, channel)
     state = initial_state(setup)
     _, report = step_of(setup, state, engine)
@@ -230,9 +230,9 @@ def test_a_device_gets_the_bytes_of_its_cut_and_little_else() -> None:
 @pytest.mark.slow
 def test_who_is_silent_is_named_and_gets_no_work_until_it_answers() -> None:
     config = config_of(clients={"per_round": 4}, devices={"least": 3})
-    channel = Neighbours(parts())
+    channel = LocalChannel(parts())
     asleep = 2**63 + 17
-    channel.spoil[asleep] = silence
+    channel.spoil[asleep] = no_reply
     setup, engine = over(config, channel)
     state, report = step_of(setup, engine=engine)
     assert report.clients == 3
@@ -264,19 +264,19 @@ class Clock:
         return self.now
 
 
-def roster_over(channel: Neighbours, clock: Clock) -> Roster:
+def roster_over(channel: LocalChannel, clock: Clock) -> Roster:
     config = config_of()
-    told = run_head(config, Facts.of(prepare(config).clients.dataset))
-    return Roster(channel, told, lambda _: "", config.clients.client_count, clock=clock)
+    head_of_run = run_head(config, Facts.of(prepare(config).clients.dataset))
+    return Roster(channel, head_of_run, lambda _: "", config.clients.client_count, clock=clock)
 
 
-def asked(channel: Neighbours, node: int) -> int:
+def asked(channel: LocalChannel, node: int) -> int:
     return sum(1 for to, kind, _ in channel.sent if to == node and kind == "report")
 
 
 @pytest.mark.slow
 def test_a_device_gets_no_work_however_long_it_hangs() -> None:
-    channel, clock = Neighbours(parts(2)), Clock()
+    channel, clock = LocalChannel(parts(2)), Clock()
     node = 2**63 + 17
     roster = roster_over(channel, clock)
     assert roster.wait(2) == [0, 1]
@@ -293,13 +293,13 @@ def test_a_device_gets_no_work_however_long_it_hangs() -> None:
 
 @pytest.mark.slow
 def test_a_newcomer_that_does_not_answer_is_waited_for_once() -> None:
-    channel, clock = Neighbours(parts(2)), Clock()
+    channel, clock = LocalChannel(parts(2)), Clock()
     channel.mute.add(2**63 + 17)
     roster = roster_over(channel, clock)
 
     def pass_on(tickets: Collection[str]) -> list[Reply]:
         clock.now += 25.0
-        return Neighbours.replies(channel, tickets)
+        return LocalChannel.replies(channel, tickets)
 
     channel.replies = pass_on  # type: ignore[method-assign]
     assert roster.wait(1) == [0]
@@ -309,7 +309,7 @@ def test_a_newcomer_that_does_not_answer_is_waited_for_once() -> None:
     assert (clock.now, asked(channel, 2**63 + 17)) == (300.0, 2)
 
 
-class Forgetful(Neighbours):
+class Forgetful(LocalChannel):
     """A channel where a device's identity is lost when the current round ends.
 
     This happens in Flower if a device answers in a round that lasts longer than the request.
@@ -349,7 +349,7 @@ def test_who_says_during_a_round_who_it_is_is_heard_before_that_is_over() -> Non
     assert chosen(setup) == [0, 1]
 
 
-class Leaving(Neighbours):
+class Leaving(LocalChannel):
     """A node whose leaving is reported like by Flower; `present` does not see ``away``."""
 
     away: int | None = None
@@ -377,7 +377,7 @@ def test_a_device_that_was_away_for_less_than_a_round_is_asked_at_once() -> None
 
 
 def test_a_device_that_takes_another_part_is_not_asked_twice() -> None:
-    channel, clock = Neighbours(parts(1)), Clock()
+    channel, clock = LocalChannel(parts(1)), Clock()
     roster = roster_over(channel, clock)
     assert roster.wait(1) == [0]
     channel.options[2**63] = DeviceOptions(OwnData(part=1))  # restarted before the next check
@@ -387,7 +387,7 @@ def test_a_device_that_takes_another_part_is_not_asked_twice() -> None:
 
 
 def test_a_device_that_comes_and_goes_without_a_word_holds_up_one_round() -> None:
-    channel, clock = Neighbours(parts(2)), Clock()
+    channel, clock = LocalChannel(parts(2)), Clock()
     node = 2**63 + 17
     roster = roster_over(channel, clock)
     silent = channel.options.pop(node)
@@ -398,7 +398,7 @@ def test_a_device_that_comes_and_goes_without_a_word_holds_up_one_round() -> Non
         clock.now += 25.0
         if clock.now == 50.0:
             channel.options.pop(node)
-        return Neighbours.replies(channel, tickets)
+        return LocalChannel.replies(channel, tickets)
 
     channel.replies = leave_soon  # type: ignore[method-assign]
     channel.options[node] = silent
@@ -412,7 +412,7 @@ def test_a_device_that_comes_and_goes_without_a_word_holds_up_one_round() -> Non
 
 
 def test_a_silent_device_is_asked_once_who_it_is_however_much_it_owed() -> None:
-    channel = Neighbours(parts(2))
+    channel = LocalChannel(parts(2))
     roster, node = roster_over(channel, Clock()), 2**63 + 17
     assert roster.wait(2) == [0, 1]
     channel.mute.add(node)
@@ -421,7 +421,7 @@ def test_a_silent_device_is_asked_once_who_it_is_however_much_it_owed() -> None:
     assert asked(channel, node) == 2  # at the beginning, and now
 
 
-class Slow(Neighbours):
+class Slow(LocalChannel):
     """One node trains for a number of polls, but identifies itself at once."""
 
     def __init__(self, options: dict[int, DeviceOptions], node: int, looks: float) -> None:
@@ -473,7 +473,7 @@ def test_answers_that_are_there_at_the_deadline_count_however_long_another_took(
     config = config_of(clients={"count": 2, "per_round": 2}, devices={"least": 2, "deadline": 9})
     clock, (liar, honest) = Clock(), sorted(parts(2))
 
-    class Held(Neighbours):
+    class Held(LocalChannel):
         def replies(self, tickets: Collection[str]) -> list[Reply]:
             kinds = {self.sent[int(t) - 1][1]: t for t in tickets}
             nodes = {self.sent[int(t) - 1][0]: t for t in tickets}
@@ -498,7 +498,7 @@ def test_a_round_names_the_devices_that_it_asked_and_no_others() -> None:
         train={"rounds": 3, "evaluate_every": 1, "evaluate_capacities": False},
         devices={"least": 1, "tries": 2},
     )
-    channel, clients = Neighbours(parts()), {node: c for c, node in enumerate(sorted(parts()))}
+    channel, clients = LocalChannel(parts()), {node: c for c, node in enumerate(sorted(parts()))}
     setup, engine = over(config, channel)
     assert chosen(setup, 1) == [1, 3]
 
@@ -538,7 +538,7 @@ def test_a_round_names_the_devices_that_it_asked_and_no_others() -> None:
 
 
 def test_who_comes_back_is_asked_again_what_it_has_and_holds() -> None:
-    channel, clock = Neighbours(parts(2)), Clock()
+    channel, clock = LocalChannel(parts(2)), Clock()
     node = 2**63 + 17
     roster = roster_over(channel, clock)
     assert roster.wait(2) == [0, 1]
@@ -550,7 +550,7 @@ def test_who_comes_back_is_asked_again_what_it_has_and_holds() -> None:
 
 
 def test_a_device_that_says_it_cannot_gets_no_work() -> None:
-    channel, clock = Neighbours(parts(2)), Clock()
+    channel, clock = LocalChannel(parts(2)), Clock()
     node = 2**63 + 17
     roster = roster_over(channel, clock)
     assert roster.wait(2) == [0, 1]
@@ -564,9 +564,9 @@ def test_a_device_that_says_it_cannot_gets_no_work() -> None:
 @pytest.mark.slow
 def test_a_server_that_starts_again_waits_for_the_devices_that_it_knew(tmp_path: Path) -> None:
     config, file = config_of(devices={"least": 3}), tmp_path / "devices.json"
-    channel = Neighbours(parts(3))
+    channel = LocalChannel(parts(3))
     chosen(over(config, channel, file)[0])
-    channel = Neighbours(parts(3))
+    channel = LocalChannel(parts(3))
     config = config_of(devices={"least": 1}, clients={"per_round": 4})
     setup, _ = over(config, channel, file)
     assert chosen(setup) == [0, 1, 2]
@@ -576,7 +576,7 @@ def test_a_server_that_starts_again_waits_for_the_devices_that_it_knew(tmp_path:
 def spoiled_by(edit: Callable[[dict[str, Any], dict[str, torch.Tensor]], object]) -> Any:
     """Make a node that changes its honest answer."""
 
-    def make(channel: Neighbours, node: int) -> Callable[[MessageKind, bytes], bytes]:
+    def make(channel: LocalChannel, node: int) -> Callable[[MessageKind, bytes], bytes]:
         def answer(kind: MessageKind, payload: bytes) -> bytes:
             message = Message.from_bytes(channel.honest(node, kind, payload))
             head, tensors = dict(message.head), dict(message.tensors)
@@ -588,7 +588,7 @@ def spoiled_by(edit: Callable[[dict[str, Any], dict[str, torch.Tensor]], object]
     return make
 
 
-def says(answer: bytes) -> Any:
+def answers_with(answer: bytes) -> Any:
     """Make a node with a constant answer."""
     return lambda *_: lambda *_: answer
 
@@ -596,7 +596,7 @@ def says(answer: bytes) -> Any:
 WEIGHT = "values/0.weight"
 
 
-def says_of(**changes: Any) -> Any:
+def replies_with(**changes: Any) -> Any:
     """Make a node that changes the head of its answer."""
     return spoiled_by(lambda head, _: head.update(changes))
 
@@ -615,11 +615,11 @@ NAN = weighs(lambda t: t.index_fill(0, torch.tensor([0]), torch.nan))
 SHAPE = spoiled_by(lambda _, tensors: tensors.update({WEIGHT: torch.zeros(1, 2, 3)}))
 LARGE_BODY = spoiled_by(lambda _, tensors: tensors.update(beside=torch.zeros(1_000_000)))
 WITHOUT_END = {
-    "a long text": (says_of(problem="no " * 500_000), "at most"),
-    "a long name": (says_of(halved={"x" * 10_000: "y"}), "halved.xxx"),
+    "a long text": (replies_with(problem="no " * 500_000), "at most"),
+    "a long name": (replies_with(halved={"x" * 10_000: "y"}), "halved.xxx"),
     "a long shape": (weighs(lambda _: torch.zeros((1,) * 2_000)), "does not fit the cut"),
-    "many widths": (says_of(passes=[[0.5, 1]] * 1000), "it has 1,000 widths"),
-    "a large head": (says_of(beside=[[]] * 1_000_000), "bytes; at most"),
+    "many widths": (replies_with(passes=[[0.5, 1]] * 1000), "it has 1,000 widths"),
+    "a large head": (replies_with(beside=[[]] * 1_000_000), "bytes; at most"),
     "a large body": (LARGE_BODY, "bytes; at most"),
 }
 BAD = {
@@ -632,16 +632,19 @@ BAD = {
     "an old round": (answers_for(round=-1), "it answers for round 0"),
     "another client": (answers_for(client=2), "client 2"),
     "a round that is none": (answers_for(round="first"), "assignment.round: input should be"),
-    "examples": (says_of(examples=-5), "examples: input should be greater than 0, not -5"),
-    "loss": (says_of(loss="low"), "loss: input should be a valid number"),
-    "a number without end": (says_of(loss=10**400), "loss: input should be a"),
-    "a cost without end": (says_of(training=math.inf), "training: input should be a finite number"),
+    "examples": (replies_with(examples=-5), "examples: input should be greater than 0, not -5"),
+    "loss": (replies_with(loss="low"), "loss: input should be a valid number"),
+    "a number without end": (replies_with(loss=10**400), "loss: input should be a"),
+    "a cost without end": (
+        replies_with(training=math.inf),
+        "training: input should be a finite number",
+    ),
     "no head": (spoiled_by(lambda head, _: head.clear()), "assignment: field required"),
-    "terminal codes": (says_of(problem="\x1b[31m\nred"), "its answer: [31m red"),
+    "terminal codes": (replies_with(problem="\x1b[31m\nred"), "its answer: [31m red"),
     "huge": (weighs(lambda t: t * 1e30), "0.weight"),
-    "garbage": (says(b"\xff" * 999), "cut short"),
-    "nothing": (says(b""), "cut short"),
-    "pickle": (says(b"\x80\x04cos\nsystem\n."), "cut short"),
+    "garbage": (answers_with(b"\xff" * 999), "cut short"),
+    "nothing": (answers_with(b""), "cut short"),
+    "pickle": (answers_with(b"\x80\x04cos\nsystem\n."), "cut short"),
 }
 
 
@@ -651,7 +654,7 @@ def test_bad_answers_are_refused_by_name_and_the_rest_is_merged(fault: str) -> N
     """The model is that of a round without the bad device."""
     config = config_of(clients={"per_round": 4}, devices={"least": 3})
     make, reason = BAD[fault]
-    channel, bad = Neighbours(parts()), 2**63 + 17
+    channel, bad = LocalChannel(parts()), 2**63 + 17
     channel.spoil[bad] = make(channel, bad)
     found, reports = rounds_over(config, channel, rounds=1)
     why = {**reports[0].missing, **reports[0].refusals}
@@ -659,7 +662,7 @@ def test_bad_answers_are_refused_by_name_and_the_rest_is_merged(fault: str) -> N
     assert reason in why["1"]
     assert len(why["1"]) < 600
     assert reports[0].clients == 3
-    others = Neighbours({node: options for node, options in parts().items() if node != bad})
+    others = LocalChannel({node: options for node, options in parts().items() if node != bad})
     expected, _ = rounds_over(config, others, rounds=1)
     torch.testing.assert_close(expected.tensors, found.tensors, rtol=0, atol=0)
 
@@ -670,11 +673,11 @@ def test_an_answer_is_bounded_by_the_cut_that_it_is_for(fault: str) -> None:
     """Reading any answer takes no more memory than an honest one."""
     config = config_of()
     setup = prepare(config)
-    channel, node = Neighbours(parts()), 2**63
+    channel, node = LocalChannel(parts()), 2**63
     task = Dispatcher(setup, initial_state(setup), setup.work).task(Assignment(0, 0, 0.5))
-    told = run_head(config, Facts.of(setup.clients.dataset))
+    head_of_run = run_head(config, Facts.of(setup.clients.dataset))
     message = task_message(task, setup.module, False, "exact")
-    payload = replace(message, head={**told, **message.head}).to_bytes()
+    payload = replace(message, head={**head_of_run, **message.head}).to_bytes()
     limits = update_limits(task, "exact")
     right = channel.honest(node, "train", payload)
     assert len(right) < limits.whole
@@ -693,7 +696,7 @@ def test_an_answer_is_bounded_by_the_cut_that_it_is_for(fault: str) -> None:
 
 
 def test_what_a_device_says_of_itself_is_bounded(caplog: pytest.LogCaptureFixture) -> None:
-    said: dict[str, Any] = {
+    heads: dict[str, Any] = {
         "many labels": {"labels": list(range(10**6))},
         "labels that are none": {"labels": list(range(1000, 3000))},
         "a part without end": {"part": 10**400},
@@ -702,26 +705,26 @@ def test_what_a_device_says_of_itself_is_bounded(caplog: pytest.LogCaptureFixtur
     }
     config = config_of()
 
-    class Boasting(Neighbours):
+    class Boasting(LocalChannel):
         def honest(self, node: int, kind: MessageKind, payload: bytes) -> bytes:
             head = Message.from_bytes(super().honest(1, kind, payload)).head
-            return Message({**head, **list(said.values())[node - 1]}, {}).to_bytes()
+            return Message({**head, **list(heads.values())[node - 1]}, {}).to_bytes()
 
     channel = Boasting(
-        {number: DeviceOptions(OwnData(part=0)) for number in range(1, 1 + len(said))}
+        {number: DeviceOptions(OwnData(part=0)) for number in range(1, 1 + len(heads))}
     )
     setup, _ = over(config, channel)
     assert isinstance(setup.clients, DeviceClients)
     assert setup.clients.roster.wait(0) == []
     lines = [record.getMessage() for record in caplog.records]
-    assert len(lines) == len(said)
+    assert len(lines) == len(heads)
     assert max(map(len, lines)) < 600
 
 
 def test_labels_that_nobody_asked_for_are_not_kept(caplog: pytest.LogCaptureFixture) -> None:
     config = config_of(local={"absent_labels": "keep"})
 
-    class Telling(Neighbours):
+    class Telling(LocalChannel):
         def honest(self, node: int, kind: MessageKind, payload: bytes) -> bytes:
             head = Message.from_bytes(super().honest(node, kind, payload)).head
             assert head["labels"] == []
@@ -746,8 +749,8 @@ def test_a_quorum_closes_a_round_early() -> None:
     config = config_of(
         clients={"per_round": 4}, devices={"least": 4, "deadline": 1000, "quorum": 0.75}
     )
-    channel = Neighbours(parts())
-    channel.spoil[2**63] = silence
+    channel = LocalChannel(parts())
+    channel.spoil[2**63] = no_reply
     _, reports = rounds_over(config, channel, rounds=1)
     assert reports[0].clients == 3
     assert "when enough had answered" in reports[0].missing["0"]
@@ -758,8 +761,8 @@ def test_a_round_that_nobody_answers_is_tried_again_and_then_stops_resumably(
     tmp_path: Path,
 ) -> None:
     config = config_of(devices={"least": 1, "deadline": 0.1, "tries": 2})
-    channel = Neighbours(parts(1))
-    channel.spoil[2**63] = silence
+    channel = LocalChannel(parts(1))
+    channel.spoil[2**63] = no_reply
     setup, engine = over(config, channel)
     with pytest.raises(SilentRoundError, match="round 1: "):
         step(setup, initial_state(setup), engine, CostModel(setup.module, Facts.of(
@@ -783,7 +786,7 @@ def test_a_run_over_devices_keeps_every_round_and_numbers_devices_as_before(tmp_
     folder = RunFolder(tmp_path / "run")
     folder.create(config)
     file = folder.path / "devices.json"
-    channel = Neighbours(parts())
+    channel = LocalChannel(parts())
     setup, engine = over(config, channel, file)
 
     class Killed(BaseException):
@@ -798,7 +801,7 @@ def test_a_run_over_devices_keeps_every_round_and_numbers_devices_as_before(tmp_
             Training(config, setup, engine, checkpoint_every=1), folder, [RoundCallback(kill)]
         )
     assert sorted(entry["client"] for entry in json.loads(file.read_text())) == [0, 1, 2, 3]
-    setup, engine = over(config, Neighbours(parts()), file)
+    setup, engine = over(config, LocalChannel(parts()), file)
     state, history = run_rounds(
         Training(config, setup, engine, checkpoint_every=1), folder, resume=True
     )
@@ -813,7 +816,7 @@ def test_a_run_over_devices_keeps_every_round_and_numbers_devices_as_before(tmp_
 @pytest.mark.slow
 def test_late_devices_join_and_those_who_leave_are_not_asked() -> None:
     config = config_of(clients={"per_round": 4}, devices={"least": 2})
-    channel = Neighbours({node: m for node, m in parts().items() if m.data.part in (0, 2)})
+    channel = LocalChannel({node: m for node, m in parts().items() if m.data.part in (0, 2)})
     setup, engine = over(config, channel)
     state, first = step_of(setup, engine=engine)
     channel.options = parts()
@@ -826,7 +829,7 @@ def test_late_devices_join_and_those_who_leave_are_not_asked() -> None:
 def test_a_round_is_planned_from_who_is_there_and_nothing_else() -> None:
     config = config_of(clients={"count": 4, "per_round": 2, "capacities": [1, 0.5]})
     options = parts(3) | {5: DeviceOptions(OwnData(part=3), capacity=0.5)}
-    channel = Neighbours(options)
+    channel = LocalChannel(options)
     setup, _ = over(config, channel)
     present = setup.clients.present(0)
     assert present == {0: None, 1: None, 2: None, 3: 0.5}
@@ -838,8 +841,10 @@ def test_a_round_is_planned_from_who_is_there_and_nothing_else() -> None:
     assert {a.client for assignments in plans for a in assignments} == {0, 1, 2, 3}
     here = prepare(config).population
     for assignment in (a for assignments in plans for a in assignments):
-        told = 0.5 if assignment.client == 3 else here.capacity(assignment.client, assignment.round)
-        assert assignment.capacity == told
+        capacity = (
+            0.5 if assignment.client == 3 else here.capacity(assignment.client, assignment.round)
+        )
+        assert assignment.capacity == capacity
     assert all(a.client in (0, 3) for a in plan(setup, 0, {0: None, 3: 0.5}))
 
 
@@ -852,7 +857,7 @@ def test_devices_that_do_not_fit_the_run_are_turned_away(caplog: pytest.LogCaptu
         4: DeviceOptions(OwnData(part=1), capacity=0.01),
         5: DeviceOptions(OwnData(part=2), memory=1000),
     }
-    setup, _ = over(config, Neighbours(options))
+    setup, _ = over(config, LocalChannel(options))
     assert chosen(setup) == [0]
     for reason in (
         "node 1 is rejected: part 9: the run has clients 0 to 3",
@@ -866,7 +871,7 @@ def test_devices_that_do_not_fit_the_run_are_turned_away(caplog: pytest.LogCaptu
 
 def test_two_devices_cannot_play_one_part(caplog: pytest.LogCaptureFixture) -> None:
     config = config_of(devices={"least": 1})
-    channel = Neighbours({1: DeviceOptions(OwnData(part=0)), 2: DeviceOptions(OwnData(part=0))})
+    channel = LocalChannel({1: DeviceOptions(OwnData(part=0)), 2: DeviceOptions(OwnData(part=0))})
     setup, _ = over(config, channel)
     assert chosen(setup) == [0]
     assert "part 0 is" in caplog.text
@@ -883,7 +888,7 @@ def test_static_norms_are_measured_where_the_data_is() -> None:
         devices={"least": 1},
     )
     here = prepare(config)
-    channel = Neighbours({7: DeviceOptions(OwnData(part=0), capacity=1.0)})
+    channel = LocalChannel({7: DeviceOptions(OwnData(part=0), capacity=1.0)})
     there, _ = over(config, channel, setup=here)
     assert chosen(there) == [0]
     state = initial_state(here)
@@ -902,7 +907,7 @@ def test_nobody_is_sent_more_than_it_can_hold_not_even_for_statistics(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     config = config_of(model={"name": "preresnet18", "width": 4}, devices={"least": 1})
-    channel = Neighbours({7: DeviceOptions(OwnData(part=0), capacity=0.25)})
+    channel = LocalChannel({7: DeviceOptions(OwnData(part=0), capacity=0.25)})
     setup, _ = over(config, channel)
     chosen(setup)
     evaluate_model(setup, initial_state(setup))
@@ -959,7 +964,7 @@ def test_memory_becomes_the_largest_capacity_that_fits() -> None:
 
 def test_a_device_holds_no_more_than_its_cut() -> None:
     config = config_of(model={"width": 64}, clients={"capacities": [0.25]})
-    channel = Neighbours(parts())
+    channel = LocalChannel(parts())
     rounds_over(config, channel, rounds=1)
     node, _, payload = next(sent for sent in channel.sent if sent[1] == "train")
     message = Message.from_bytes(payload)
@@ -975,8 +980,8 @@ def test_axes_that_were_kept_are_taken_if_they_are_of_the_model(
 ) -> None:
     def device(width: int, known: str | None = None) -> Device:
         config = config_of(model={"width": width})
-        told = run_head(config, Facts.of(prepare(config).clients.dataset))
-        return Device(told, DeviceOptions(OwnData(part=0)), known)
+        head_of_run = run_head(config, Facts.of(prepare(config).clients.dataset))
+        return Device(head_of_run, DeviceOptions(OwnData(part=0)), known)
 
     own, other = device(4).axes_json, device(8).axes_json
     marked = own.replace('"unused": []', '"unused": ["a mark"]')
@@ -1005,7 +1010,7 @@ def test_a_model_that_cannot_be_made_without_values_is_emptied(
     module = empty_module(config, facts)
     assert all(p.is_meta for p in module.parameters())
     assert "whole" in caplog.text
-    there, _ = rounds_over(config, Neighbours(parts()), 1)
+    there, _ = rounds_over(config, LocalChannel(parts()), 1)
     torch.testing.assert_close(here.tensors, there.tensors, rtol=0, atol=0)
 
 
@@ -1027,4 +1032,4 @@ def test_what_makes_no_sense_over_devices_is_refused_at_once() -> None:
         scheme={"name": "masked-sgd"}, clients={"count": 1, "per_round": 1, "capacities": [0.5]}
     )
     with pytest.raises(ConfigError, match=r"^scheme\.name: 'masked-sgd'"):
-        over(config, Neighbours({}))
+        over(config, LocalChannel({}))

@@ -32,7 +32,7 @@ from submodel.runs.training import Training
 from tests.data.test_idx import write_set
 from tests.data.test_shakespeare import TEXTS, make_archive
 from tests.data.test_sources import hub_dataset
-from tests.support.devices import Neighbours, alone
+from tests.support.devices import LocalChannel, alone
 
 WHO = "ann", "bob", "cid"
 WORDS = ("the cat sat on the mat", "a dog ran over a naïve hill", "who sat where the cat sat?")
@@ -57,7 +57,7 @@ def config_of(**sections: Any) -> Config:
 
 def trained(config: Config, options: Sequence[DeviceOptions]) -> dict[str, Tensor]:
     """Train with devices, numbered in the given order."""
-    channel = Neighbours({100 - number: one for number, one in enumerate(options)})
+    channel = LocalChannel({100 - number: one for number, one in enumerate(options)})
     training = over_devices(Training(config, prepare(config)), channel)
     state, _ = run_rounds(training)
     return dict(state.tensors)
@@ -194,7 +194,7 @@ def test_a_device_has_plain_text_where_the_server_has_a_table_of_everybodys(tmp_
         assert torch.equal(own.y, expected.y), name
 
 
-def told(config: Config) -> tuple[Config, Facts, dict[str, Any]]:
+def server_reply(config: Config) -> tuple[Config, Facts, dict[str, Any]]:
     """Return the reply of a server."""
     data = prepare(config).clients.dataset
     facts = Facts.of(data)
@@ -202,7 +202,7 @@ def told(config: Config) -> tuple[Config, Facts, dict[str, Any]]:
 
 
 def examples(config: Config, text: str, *settings: str) -> Examples:
-    _, _, head = told(config)
+    _, _, head = server_reply(config)
     return Device(head, DeviceOptions(OwnData.of(text, settings))).examples
 
 
@@ -226,7 +226,7 @@ def test_own_mnist_is_normalised_as_the_servers(tmp_path: Path) -> None:
     arrays = write_set(own, seed=1)
     config = config_of(data={"name": "mnist", "path": str(server)}, model=MLP,
                        clients={"count": 2, "per_round": 2})  # fmt: skip
-    _, facts, _ = told(config)
+    _, facts, _ = server_reply(config)
     x = examples(config, "mnist", f"data.path={own}").x
     pixels = torch.from_numpy(arrays["train-images-idx3-ubyte"].astype(np.float32))[:, None]
     assert torch.equal(x, pixels.div(255).sub(facts.mean[0]).div(facts.deviation[0]))
@@ -243,7 +243,7 @@ def test_pictures_of_the_hub_are_normalised_and_numbered_as_the_servers(tmp_path
     data = {"name": "hf:someone/pets", "path": str(tmp_path / "server"), "size": 4}
     config = config_of(data={**data, "partition": "iid"}, model=MLP,
                        clients={"count": 2, "per_round": 2})  # fmt: skip
-    _, facts, _ = told(config)
+    _, facts, _ = server_reply(config)
     own = examples(config, "hf:someone/pets", f"data.path={tmp_path / 'own'}")
     raw = load_dataset("hf:someone/pets", path=tmp_path / "own", size=4)
     assert raw.about is not None
@@ -274,8 +274,8 @@ def test_several_inputs_come_from_a_file_or_a_factory(tmp_path: Path) -> None:
     train = load_data(config).train
     arrays = {name: tensor.numpy() for name, tensor in columns(train.x).items()}
     np.savez(tmp_path / "own.npz", y=train.y.numpy(), **arrays)  # type: ignore[arg-type]
-    ways = [(str(tmp_path / "own.npz"), ()), ("tests.federation.own_tasks:pairs", ())]
-    for text, settings in ways:
+    sources = [(str(tmp_path / "own.npz"), ()), ("tests.federation.own_tasks:pairs", ())]
+    for text, settings in sources:
         own = examples(config, text, *settings)
         assert list(own.x) == ["left", "right"]
         torch.testing.assert_close(own.x, columns(train.x), rtol=0, atol=0)
@@ -286,7 +286,7 @@ def test_several_inputs_come_from_a_file_or_a_factory(tmp_path: Path) -> None:
 
 def test_tasks_carry_no_tokeniser_and_a_later_process_finds_it(tmp_path: Path) -> None:
     config = config_of(data={**write_text(tmp_path), "tokens": "characters"}, model=GPT)
-    _, facts, question = told(config)
+    _, facts, question = server_reply(config)
     task = run_head(config, facts)
     assert "alphabet" not in str(task)
     options = DeviceOptions(OwnData.of(f"text:{tmp_path / 'train' / 'ann.txt'}"))
@@ -318,7 +318,7 @@ def test_tokens_that_are_not_those_of_the_facts_are_refused(
     change: dict[str, Any], tmp_path: Path
 ) -> None:
     config = config_of(data={**write_text(tmp_path), "tokens": "characters"}, model=GPT)
-    _, _, question = told(config)
+    _, _, question = server_reply(config)
     head = {**question, **change, "facts": {**question["facts"], **change.get("facts", {})}}
     with pytest.raises(WireError):
         Device(head, DeviceOptions(OwnData()))
@@ -340,7 +340,7 @@ def test_statistics_that_make_no_sense_are_refused(
     change: Any, message: str, tmp_path: Path
 ) -> None:
     config = config_of(data=write_table(tmp_path, labels=True), model=MLP)
-    _, facts, question = told(config)
+    _, facts, question = server_reply(config)
     table = json.loads(json.dumps(question["encoding"]["table"]))
     if isinstance(change, str):
         table[change] = []
@@ -410,7 +410,7 @@ def test_what_does_not_fit_is_refused_in_a_sentence(tmp_path: Path) -> None:
 def test_classes_are_numbered_by_their_names(tmp_path: Path) -> None:
     config = config_of(data={"examples": 60, "test_examples": 20}, model=MLP,
                        clients={"count": 3, "per_round": 3})  # fmt: skip
-    _, facts, _ = told(config)
+    _, facts, _ = server_reply(config)
     plain = OwnData.of("digits").read(config, facts)
     turned = replace(facts, names=tuple(reversed(facts.names)))
     assert torch.equal(OwnData.of("digits").read(config, turned).y, 9 - plain.y)

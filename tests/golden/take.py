@@ -30,7 +30,7 @@ from submodel.runs.open import open as open_run
 from submodel.runs.training import Training
 from tests.golden.cases import CASES
 from tests.golden.components import FITTED, write_files
-from tests.support.devices import Neighbours
+from tests.support.devices import LocalChannel
 from tests.support.ranks import run_group
 from tests.support.schemes import Sections, joined
 
@@ -75,7 +75,7 @@ def _take(name: str) -> End:
 def take_one(name: str, *sections: Sections) -> End:
     """Return the end of a case of this process, with additional sections."""
     engine, values = CASES[name]
-    return _WAYS[engine](parse(joined(values, *sections)))
+    return _ENGINES[engine](parse(joined(values, *sections)))
 
 
 def _here(config: Config) -> End:
@@ -98,7 +98,7 @@ def _over_devices(config: Config) -> End:
         for part in range(config.clients.client_count)
     }
     here = Training(config, prepare(config, data=_data(config)))
-    training = over_devices(here, Neighbours(nodes))
+    training = over_devices(here, LocalChannel(nodes))
     setup, engine = training.setup, training.engine
     assert engine is not None
     costs = CostModel(setup.module, setup.clients.dataset.example)
@@ -139,7 +139,7 @@ def _scored(config: Config) -> End:
     }
 
 
-def _told(config: Config) -> End:
+def _read_back(config: Config) -> End:
     """Add the deterministic entries of every line, read from the run's folder."""
     with TemporaryDirectory() as path:
         folder = RunFolder(Path(path) / "run")
@@ -167,13 +167,13 @@ def _lasting(line: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in line.items() if key != "seconds"}
 
 
-_WAYS: dict[str, Callable[[Config], End]] = {
+_ENGINES: dict[str, Callable[[Config], End]] = {
     "serial": _here,
     "batched": _here,
     "devices": _over_devices,
     "resumed": _resumed,
     "scored": _scored,
-    "told": _told,
+    "told": _read_back,
     **{f"fitted by {cut}": partial(_fitted, cut) for cut in FITTED},
 }
 

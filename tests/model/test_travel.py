@@ -26,7 +26,7 @@ from submodel.model.cost import CostModel
 from submodel.report.tables import cost_rows
 from submodel.runs.training import Training
 from tests.support.common import tiny_images
-from tests.support.devices import Neighbours
+from tests.support.devices import LocalChannel
 from tests.support.schemes import VARIANTS
 
 WIDTH = 16
@@ -174,7 +174,7 @@ class TestDevices:
         return Training(config, prepare(config))
 
     @staticmethod
-    def carried(channel: Neighbours) -> list[bool]:
+    def carried(channel: LocalChannel) -> list[bool]:
         """Return for every sent task whether it had the base."""
         messages = [
             Message.from_bytes(payload) for _, kind, payload in channel.sent if kind == "train"
@@ -183,7 +183,7 @@ class TestDevices:
 
     def test_a_device_gets_the_base_once_and_the_result_is_that_of_one_process(self) -> None:
         training = self.training()
-        channel = Neighbours({node: DeviceOptions(OwnData(part=node)) for node in range(2)})
+        channel = LocalChannel({node: DeviceOptions(OwnData(part=node)) for node in range(2)})
         devices = over_devices(training, channel)
         assert devices.engine is not None
         state, report = rounds(devices.setup, devices.engine, 3)
@@ -198,7 +198,7 @@ class TestDevices:
         assert self.carried(channel)[6:] == [False, False]
 
     def test_whoever_lost_the_base_misses_a_round_and_gets_it_again(self) -> None:
-        channel = Neighbours({node: DeviceOptions(OwnData(part=node)) for node in range(2)})
+        channel = LocalChannel({node: DeviceOptions(OwnData(part=node)) for node in range(2)})
         devices = over_devices(self.training(), channel)
         setup, engine = devices.setup, devices.engine
         assert engine is not None
@@ -213,7 +213,7 @@ class TestDevices:
 
     def test_half_precision_is_for_what_travels_every_round(self) -> None:
         training = self.training(devices={"least": 2, "deadline": 5, "transport": "half"})
-        channel = Neighbours({node: DeviceOptions(OwnData(part=node)) for node in range(2)})
+        channel = LocalChannel({node: DeviceOptions(OwnData(part=node)) for node in range(2)})
         devices = over_devices(training, channel)
         assert devices.engine is not None
         rounds(devices.setup, devices.engine, 1)
@@ -221,7 +221,7 @@ class TestDevices:
         assert all(torch.equal(base[n], t) for n, t in channel.bases[1].tensors.items())
 
     def test_another_base_than_the_task_is_for_is_not_trained_on(self) -> None:
-        channel = Neighbours({node: DeviceOptions(OwnData(part=node)) for node in range(2)})
+        channel = LocalChannel({node: DeviceOptions(OwnData(part=node)) for node in range(2)})
         devices = over_devices(self.training(), channel)
         setup, engine = devices.setup, devices.engine
         assert engine is not None

@@ -30,8 +30,8 @@ def net(classes: int = 2) -> nn.Module:
     return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, classes))
 
 
-def train(rounds: int, **told: Any) -> submodel.Result:
-    return submodel.train(net(), small(), {"train": {"rounds": rounds}}, progress=False, **told)
+def train(rounds: int, **options: Any) -> submodel.Result:
+    return submodel.train(net(), small(), {"train": {"rounds": rounds}}, progress=False, **options)
 
 
 def test_two_classes_and_few_examples_train_with_nothing_set(

@@ -63,9 +63,9 @@ def test_pages_and_figures_group_runs_alike(
     data = page_data(paths, details=False)
     assert [group["runs"] for group in data["groups"]] == [[0, 1, 2, 3], [4], [5]]
     assert [len(one.runs) for one in read_series(paths)] == [4, 1, 1]
-    (said,) = caplog.messages
-    assert said in data["warnings"]
-    assert "run-3: the same configuration and seed as" in said
+    (message,) = caplog.messages
+    assert message in data["warnings"]
+    assert "run-3: the same configuration and seed as" in message
     row = data["standings"][0]["rows"][0]
     assert row["mean"] == pytest.approx(0.5)
 

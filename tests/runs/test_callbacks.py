@@ -54,39 +54,39 @@ class Watcher(submodel.Callback):
     """Record all calls."""
 
     def __init__(self) -> None:
-        self.told: list[Any] = []
+        self.calls: list[Any] = []
 
     def begin(self, training: Training, state: State, history: list[Metrics]) -> None:
         assert isinstance(training.model(state), nn.Module)
-        self.told.append(("begin", state.round, len(history)))
+        self.calls.append(("begin", state.round, len(history)))
 
     def measure(self, before: State, after: State) -> Mapping[str, Any]:
         moved = max(float((t - before.tensors[n]).abs().max()) for n, t in after.tensors.items())
-        self.told.append(("measure", before.round, after.round))
+        self.calls.append(("measure", before.round, after.round))
         return {"moved": moved, "own": {"a": 1}}
 
     def after_round(self, before: State, after: State, line: Metrics) -> None:
         assert line["moved"] > 0
-        self.told.append(("after", before.round, after.round, line["round"]))
+        self.calls.append(("after", before.round, after.round, line["round"]))
 
     def stop(self, state: State, history: Sequence[Metrics]) -> None:
-        self.told.append(("stop", state.round, len(history)))
+        self.calls.append(("stop", state.round, len(history)))
 
     def finish(self, last: State, final: State, history: Sequence[Metrics]) -> Mapping[str, Any]:
-        self.told.append(("finish", last.round, final.round, len(history)))
+        self.calls.append(("finish", last.round, final.round, len(history)))
         return {"far": 3}
 
     def close(self) -> None:
-        self.told.append("close")
+        self.calls.append("close")
 
 
 def test_a_callback_sees_every_round_and_adds_to_its_line_and_the_summary(tmp_path: Path) -> None:
     watcher = Watcher()
     result = train(watcher, out=tmp_path / "run")
     rounds = [
-        told for r in range(4) for told in (("measure", r, r + 1), ("after", r, r + 1, r + 1))
+        calls for r in range(4) for calls in (("measure", r, r + 1), ("after", r, r + 1, r + 1))
     ]
-    assert watcher.told == [("begin", 0, 0), *rounds, ("finish", 4, 4, 4), "close"]
+    assert watcher.calls == [("begin", 0, 0), *rounds, ("finish", 4, 4, 4), "close"]
     lines = RunFolder(tmp_path / "run").metrics()
     assert lines == result.history
     assert all(line["moved"] > 0 and line["own"] == {"a": 1} for line in lines)
@@ -180,7 +180,7 @@ def test_ctrl_c_in_a_callback_is_ctrl_c(tmp_path: Path, plain: submodel.Result) 
     watcher = Watcher()
     with pytest.raises(loop.Interruption, match=r"\bround 2\b"):
         train(Impatient(), watcher, out=tmp_path / "run")
-    assert watcher.told[-2:] == [("stop", 2, 2), "close"]
+    assert watcher.calls[-2:] == [("stop", 2, 2), "close"]
     result = train(out=tmp_path / "run", resume=True)
     assert model_sha256(result.state.tensors) == model_sha256(plain.state.tensors)
 

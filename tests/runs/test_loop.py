@@ -202,18 +202,18 @@ def test_a_folder_in_use_or_not_empty_is_refused(finished: Path, tmp_path: Path)
         RunFolder(tmp_path).config()
 
 
-def hold_lock(folder: Path, says: Connection) -> None:
+def hold_lock(folder: Path, sender: Connection) -> None:
     with RunFolder(folder).lock():
-        says.send("held")
+        sender.send("held")
         time.sleep(600)
 
 
 def test_a_second_process_is_refused_and_a_killed_one_leaves_no_lock(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
-    hears, says = forking().Pipe(duplex=False)
-    other = forking().Process(target=hold_lock, args=(tmp_path, says))
+    receiver, sender = forking().Pipe(duplex=False)
+    other = forking().Process(target=hold_lock, args=(tmp_path, sender))
     other.start()
-    assert hears.recv() == "held"
+    assert receiver.recv() == "held"
     with pytest.raises(SubmodelError, match=f"^{tmp_path}: .*process"), folder.lock():
         pass
     other.kill()

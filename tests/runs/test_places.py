@@ -114,8 +114,8 @@ def test_data_that_moved_is_named_and_compared(home: Path, submodel: Command) ->
             assert re.search(difference, refused.stderr)
     assert (home / "run/config.toml").read_bytes() == before
     model = hash_of_run(home / "run")
-    told = submodel("resume", "../home/run", "--set", "data.name=csv:here.csv", cwd=elsewhere)
-    assert told.returncode == 0, told.stderr
+    resumed = submodel("resume", "../home/run", "--set", "data.name=csv:here.csv", cwd=elsewhere)
+    assert resumed.returncode == 0, resumed.stderr
     assert RunFolder(home / "run").config().data.name == f"csv:{elsewhere / 'here.csv'}"
     assert hash_of_run(home / "run") == model
     assert submodel("score", "run", cwd=home).returncode == 0

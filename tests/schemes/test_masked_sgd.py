@@ -197,12 +197,12 @@ def test_a_round_sends_what_a_round_of_the_sequence_does(name: str, granularity:
         with pytest.raises(ConfigError, match=re.escape(str(error))):
             setup(masked)
         return
-    books = []
+    totals = []
     for own in (plain, setup(masked)):
         state, report = step_of(own)
         shapes = {key: tensor.shape for key, tensor in state.memory.items()}
-        books.append((report.bytes_down, report.bytes_up, shapes))
-    assert books[0] == books[1]
+        totals.append((report.bytes_down, report.bytes_up, shapes))
+    assert totals[0] == totals[1]
 
 
 @pytest.mark.slow

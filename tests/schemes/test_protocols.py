@@ -99,7 +99,7 @@ class HalfSteps:
         return ()
 
 
-class Telling(Scheme, LooksAtModel):
+class Everything(Scheme, LooksAtModel):
     """Offer everything, and answer every question unlike any default.
 
     It names none of the protocols that have members: they are detected by its definitions.
@@ -167,7 +167,7 @@ class Pays(TrainingRole, Protocol):
     price: float
 
 
-class Newer(Telling):
+class Newer(Everything):
     price = 2.0
 
     def foretell(self, round_: int) -> int:
@@ -215,7 +215,7 @@ def test_what_a_borrower_defines_itself_counts() -> None:
         def begin(self, parameters: Mapping[str, Tensor]) -> SchemeMemory:
             return {}
 
-    inner, outer = Telling(), Borrower(Telling())
+    inner, outer = Everything(), Borrower(Everything())
     assert role(outer, HasMemory) is outer  # type: ignore[comparison-overlap]
     assert [id(one) for one in all_roles(outer, HasMemory)] == [id(outer), id(outer.masks_of)]
     assert role(Borrower(inner), Adapts) is inner  # type: ignore[comparison-overlap]
@@ -236,7 +236,7 @@ def test_a_protocol_is_about_masks_or_about_training() -> None:
 @pytest.mark.parametrize("protocol", [p for p in PROTOCOLS if len(MEMBERS[p]) > 1])
 def test_a_part_of_a_protocol_is_never_ignored(protocol: type) -> None:
     for missing in MEMBERS[protocol]:
-        parts: dict[str, Any] = {m: vars(Telling)[m] for m in MEMBERS[protocol] if m != missing}
+        parts: dict[str, Any] = {m: vars(Everything)[m] for m in MEMBERS[protocol] if m != missing}
         partial = type("Partial", (Static,), parts)()
         asked = [partial, BorrowsMasks(partial)] if MaskRole in protocol.__mro__ else [partial]
         for scheme in asked:
@@ -259,7 +259,7 @@ def test_members_given_at_run_time_or_by_delegation_are_found() -> None:
         def __getattr__(self, name: str) -> Any:
             if name.startswith("_"):
                 raise AttributeError(name)
-            return getattr(Telling(), name)
+            return getattr(Everything(), name)
 
     scheme = Delegating()
     assert role(scheme, HasCells) is scheme  # type: ignore[comparison-overlap]
@@ -283,16 +283,16 @@ def test_the_schemes_of_the_package_name_what_they_offer() -> None:
 
 
 def test_what_the_sequence_offers_reaches_the_run() -> None:
-    telling = Telling()
-    outside = MaskedSgd(telling)
+    everything = Everything()
+    outside = MaskedSgd(everything)
     run = RunFacts(sizes={"a": 9}, capacities=[0.5], clients=1, per_round=1, granularity="unit")
     assert np.flatnonzero(outside.select("a", 9, 0.2, Draw(0, 1, 0))).tolist() == [4]
     assert outside.problems(run) == ["clients.count: 1 is told"]
     # a pass draws as the sequence's does, and trains as masked-sgd does
-    assert output_passes(outside) == [MaskedSgd(telling), MaskedSgd(Rolling(2))]
+    assert output_passes(outside) == [MaskedSgd(everything), MaskedSgd(Rolling(2))]
     # and of its training and averaging nothing does
     for protocol in (HasLocalWork, HasStepRule, HasChances, HasCells):
-        assert role(telling, protocol) is telling
+        assert role(everything, protocol) is everything
         assert role(outside, protocol) is None
 
 
@@ -417,11 +417,11 @@ def test_who_does_not_declare_that_it_looks_sees_nothing(question: str) -> None:
 
 
 def test_masks_of_those_that_look_are_sent_and_counted() -> None:
-    class Told(Static):
+    class Marked(Static):
         sends_masks = True
 
     extra = {}
-    schemes = [Static(), Told(), Declared(), MaskedSgd(Declared()), BorrowsMasks(Told())]
+    schemes = [Static(), Marked(), Declared(), MaskedSgd(Declared()), BorrowsMasks(Marked())]
     for scheme in schemes:  # of the same masks
         setup = one_machine(scheme)
         _, report = step_of(setup)
@@ -429,8 +429,8 @@ def test_masks_of_those_that_look_are_sent_and_counted() -> None:
     cut = cut_of(one_machine(Static()), plan(setup, 0)[0])
     bits = mask_bytes(cut, {n: p.shape for n, p in setup.module.named_parameters()})
     assert bits > 0
-    assert extra == {Static: 0, Told: bits, Declared: bits, MaskedSgd: bits, BorrowsMasks: bits}
+    assert extra == {Static: 0, Marked: bits, Declared: bits, MaskedSgd: bits, BorrowsMasks: bits}
     for scheme in (Insisting(), MaskedSgd(Insisting())):
         with pytest.raises(SubmodelError, match=r"sends_masks .*False"):
             step_of(replace(setup, scheme=scheme), initial_state(setup), SerialEngine(setup))
-    assert role(Told(), SendsMasks) is not None
+    assert role(Marked(), SendsMasks) is not None

@@ -349,10 +349,10 @@ def test_at_capacity_one_it_is_fedavg_bit_for_bit(rule: str) -> None:
     scheme = {"name": "pruned", "granularity": "coordinate", "every": 1}
     pruned = run(tiny_setup("cnn", scheme=scheme, **everyone), 3)
     full = run(tiny_setup("cnn", scheme={"name": "full"}, **everyone), 3)
-    for (state, report), (expected, books) in zip(pruned, full, strict=True):
+    for (state, report), (expected, full_report) in zip(pruned, full, strict=True):
         assert all(torch.equal(state.tensors[n], t) for n, t in expected.tensors.items())
         assert (report.bytes_down, report.bytes_up, report.flops) == (
-            books.bytes_down, books.bytes_up, books.flops
+            full_report.bytes_down, full_report.bytes_up, full_report.flops
         )  # fmt: skip
 
 

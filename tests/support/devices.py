@@ -16,7 +16,7 @@ def alone(config: Config) -> Config:
     return config.model_copy(update={"engine": engine, "devices": DevicesSection()})
 
 
-class Neighbours:
+class LocalChannel:
     """A channel whose nodes are in this process; each answers on request for the answer.
 
     ``spoil`` may replace a node's answer: None is silence.

@@ -1,6 +1,6 @@
 """Real processes for tests: `submodel serve` and `submodel join` on loopback, in one folder.
 
-Every process of a house and its children have the house's folder in their environment. So all of
+Every process and its children have the test's folder in their environment. So all of
 them are found, even without their parents, and no other processes.
 """
 
@@ -29,7 +29,7 @@ PATIENCE = 240.0  # seconds, on a busy machine
 _MARK = "SUBMODEL_TEST_HOUSE"
 
 
-class House:
+class Processes:
     """Processes of one test, which end when it is closed."""
 
     def __init__(self, folder: Path) -> None:
@@ -86,7 +86,7 @@ class House:
             *what, variables=variables,
         )  # fmt: skip
 
-    def said(self, name: str) -> str:
+    def printed(self, name: str) -> str:
         """Return all output of a process in one line, as consoles may break lines anywhere."""
         return " ".join((self.folder / f"{name}.out").read_text("utf-8").split())
 
@@ -135,7 +135,7 @@ class House:
     def left(self) -> set[psutil.Process]:
         """Return the processes that still run."""
         every = psutil.process_iter()
-        return {one for one in every if _house_of(one) == str(self.folder) and is_running(one)}
+        return {one for one in every if _folder_of(one) == str(self.folder) and is_running(one)}
 
     def close(self) -> None:
         """End all processes, first by a gentle signal."""
@@ -166,7 +166,7 @@ def command_line(one: psutil.Process) -> str:
         return ""
 
 
-def _house_of(one: psutil.Process) -> str | None:
+def _folder_of(one: psutil.Process) -> str | None:
     try:
         found: str | None = one.environ().get(_MARK)
     except (psutil.Error, OSError):  # another user's

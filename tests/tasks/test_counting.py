@@ -117,7 +117,7 @@ def squares(outputs: Tensor, targets: Tensor) -> Tensor:
     return (outputs[..., 0] - targets)[counted].square().mean()
 
 
-class Telling:
+class CustomAverage:
     """A loss with a custom average that declares its count."""
 
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -134,7 +134,7 @@ LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
         by_function, by_module, shifted, another_number, with_class_weights, nll, chosen, by_hand,
         summed, penalised, squares, decaying,
     )},
-    "telling": Telling(),
+    "telling": CustomAverage(),
     "partial": partial(by_function),
 }  # fmt: skip
 
@@ -231,7 +231,7 @@ def test_a_part_in_which_nothing_counts_has_no_score() -> None:
 
 def test_a_loss_that_averages_unseen_is_asked_to_tell(caplog: pytest.LogCaptureFixture) -> None:
     def hidden(outputs: Tensor, targets: Tensor) -> Tensor:
-        return Telling()(outputs, targets)
+        return CustomAverage()(outputs, targets)
 
     setup = make_setup(hidden)
     for _ in range(2):
@@ -256,7 +256,7 @@ def test_a_step_is_not_left_out_for_a_term_that_counts_nothing() -> None:
 
 @pytest.mark.parametrize("answer", [-1, math.nan, "many", None])
 def test_a_wrong_count_is_told(answer: Any) -> None:
-    class Wrong(Telling):
+    class Wrong(CustomAverage):
         def count(self, targets: Tensor) -> Any:  # noqa: ARG002
             return answer
 
@@ -359,9 +359,9 @@ def test_a_round_and_an_output_step_without_anything_to_count_say_so() -> None:
     data.train.y[:] = IGNORED
     setup = make_setup(data=data)
     engine, costs = SerialEngine(setup), CostModel(setup.module, data.example)
-    with pytest.raises(DivergedError, match=r"targets .*loss") as told:
+    with pytest.raises(DivergedError, match=r"targets .*loss") as caught:
         step(setup, initial_state(setup), engine, costs)
-    assert "local.lr" not in str(told.value)
+    assert "local.lr" not in str(caught.value)
     with pytest.raises(DivergedError, match=r"targets .*loss"):
         output_step(setup, initial_state(setup), engine, costs, 10.0)
 

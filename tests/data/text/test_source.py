@@ -163,11 +163,11 @@ WRONG: dict[str, tuple[bytes | None, dict[str, Any], type[Exception], str]] = {
 
 @pytest.mark.parametrize("what", WRONG)
 def test_a_text_that_cannot_be_used_is_named(what: str, tmp_path: Path) -> None:
-    content, keys, kind, said = WRONG[what]
+    content, keys, kind, expected = WRONG[what]
     path = tmp_path / "a.txt"
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(kind, match=said) as caught:
+    with pytest.raises(kind, match=expected) as caught:
         load_text(path, **keys)
     errors.check("text", what, caught.value)
     assert str(path) in str(caught.value) or str(caught.value).startswith("data.")

@@ -87,7 +87,7 @@ def test_a_row_without_text_or_client_is_an_error_with_its_number(
 
 def test_what_is_no_text_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
-    for content, said in {
+    for content, expected in {
         '{"said": NaN}': "row 1: said is empty",
         '{"said": "a"}\n{"said": 3}': "row 2: said .*3",
         '{"said": "a\\ud800"}': "row 1: said .*character",
@@ -97,7 +97,7 @@ def test_what_is_no_text_is_an_error(tmp_path: Path) -> None:
         "": "rows.jsonl: .*no text",
     }.items():
         path.write_text(content)
-        with pytest.raises(DataError, match=said):
+        with pytest.raises(DataError, match=expected):
             load_text(path, column="said")
 
 
@@ -111,13 +111,13 @@ def test_a_client_without_a_name_is_an_error(tmp_path: Path) -> None:
 
 def test_a_csv_file_that_is_damaged_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
-    for content, said in {
+    for content, expected in {
         "who,said\nbob,one\nalice\n": "row 2 .*1.*2",
         "said,said\na,b\n": "two columns",
         'said\n"abc': "rows.csv: .*read",
     }.items():
         path.write_text(content)
-        with pytest.raises(DataError, match=said):
+        with pytest.raises(DataError, match=expected):
             load_text(path, column="said")
 
 

@@ -191,11 +191,11 @@ BAD_FILES = {
 
 @pytest.mark.parametrize("what", BAD_FILES)
 def test_a_file_that_is_no_tokeniser_is_named(what: str, tmp_path: Path) -> None:
-    content, said = BAD_FILES[what]
+    content, expected = BAD_FILES[what]
     path = tmp_path / "tokenizer.json"
     if content is not None:
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    with pytest.raises(ConfigError, match=rf"^data\.tokens: {path}: .*{said}") as caught:
+    with pytest.raises(ConfigError, match=rf"^data\.tokens: {path}: .*{expected}") as caught:
         make(f"file:{path}")
     errors.check("tokeniser", what, caught.value)
 

@@ -98,11 +98,11 @@ def test_ten_nodes_in_rays_actors_train_what_one_process_trains(home: Path) -> N
         "SUBMODEL_DATA": str(home / "data"),
     }
     flwr = str(Path(sys.executable).with_name("flwr"))
-    told = f'config="{config}" folder="{folder.path}"'
+    options = f'config="{config}" folder="{folder.path}"'
     size = "num-supernodes=10 client-resources-num-cpus=1 init-args-num-cpus=2"
     script = home / "script"
     script.write_text(
-        f"'{flwr}' run '{home / 'app'}' --federation-config '{size}' --run-config '{told}' "
+        f"'{flwr}' run '{home / 'app'}' --federation-config '{size}' --run-config '{options}' "
         f"--stream\n'{flwr}' list --format json > '{home / 'runs.json'}'\n"
     )
     begun = time.monotonic()

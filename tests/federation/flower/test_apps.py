@@ -45,7 +45,7 @@ Change = Callable[[FlowerMessage], list[FlowerMessage]]
 SUPERLINK = 1  # the node id of Flower's own replies
 
 
-class Village(Grid):
+class LocalGrid(Grid):
     """A grid whose nodes are in this process; each answers when its answer is pulled.
 
     ``spoil`` may replace a node's answer to a task.
@@ -179,7 +179,7 @@ def test_a_device_looks_at_the_model_when_it_comes_and_not_for_every_message(
         return find_axes(*given)
 
     monkeypatch.setattr("submodel.federation.device.find_axes", counted)
-    config, grid = config_of(), Village()
+    config, grid = config_of(), LocalGrid()
     folder = run(tmp_path / "run", config, grid)
     assert looks == len(grid.contexts)
     assert len(grid.sent) > 2 * looks
@@ -193,7 +193,7 @@ def test_a_device_looks_at_the_model_when_it_comes_and_not_for_every_message(
 @pytest.mark.slow
 def test_a_device_keeps_a_frozen_model_from_process_to_process(tmp_path: Path) -> None:
     model = {"name": "mlp", "width": 8, "adapters": "lora", "adapter_rank": 4}
-    config, grid = config_of(model=model), Village()
+    config, grid = config_of(model=model), LocalGrid()
     sent: list[bool] = []
 
     def note(message: FlowerMessage) -> list[FlowerMessage]:
@@ -208,7 +208,7 @@ def test_a_device_keeps_a_frozen_model_from_process_to_process(tmp_path: Path) -
 
 @pytest.mark.slow
 def test_a_run_through_flowers_objects_ends_with_the_bits_of_a_local_one(tmp_path: Path) -> None:
-    config, grid = config_of(), Village()
+    config, grid = config_of(), LocalGrid()
     folder = run(tmp_path / "run", config, grid)
     assert_same(folder.model_file, trained_here(config))
     lines = folder.metrics()
@@ -232,7 +232,7 @@ def test_a_run_through_flowers_objects_ends_with_the_bits_of_a_local_one(tmp_pat
 @pytest.mark.slow
 def test_nodes_measure_for_the_static_norms(tmp_path: Path) -> None:
     config = config_of(model={"name": "preresnet18", "width": 2}, train={"rounds": 1})
-    grid = Village()
+    grid = LocalGrid()
     folder = run(tmp_path / "run", config, grid)
     assert_same(folder.model_file, trained_here(config))
     kinds = [message.metadata.message_type for message in grid.sent]
@@ -300,7 +300,7 @@ FAULTS: dict[str, tuple[Change, str]] = {
 def test_bad_answers_are_named_and_left_out(tmp_path: Path) -> None:
     """One fault per round, of one client; another's answers come with stray replies."""
     config = config_of(train={"rounds": len(FAULTS), "evaluate_every": len(FAULTS)})
-    faults, grid = [change for change, _ in FAULTS.values()], Village()
+    faults, grid = [change for change, _ in FAULTS.values()], LocalGrid()
 
     def in_turn(message: FlowerMessage) -> list[FlowerMessage]:
         return faults[int(message.metadata.group_id) - 1](message)
@@ -323,7 +323,7 @@ def test_bad_answers_are_named_and_left_out(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_run_that_failed_goes_on_in_its_folder_with_other_nodes(tmp_path: Path) -> None:
-    config, grid = config_of(), Village()
+    config, grid = config_of(), LocalGrid()
 
     def lost(message: FlowerMessage) -> list[FlowerMessage]:
         if message.metadata.group_id == "2":
@@ -337,14 +337,14 @@ def test_a_run_that_failed_goes_on_in_its_folder_with_other_nodes(tmp_path: Path
     assert len(folder.metrics()) == 1
     assert folder.summary() is None
     assert "the SuperLink is gone" in folder.log_file.read_text()
-    run(folder.path, config, Village(first=2**40))
+    run(folder.path, config, LocalGrid(first=2**40))
     assert_same(folder.model_file, trained_here(config))
     assert folder.log_file.read_text().count("round 1 of 2: ") == 1
 
 
 @pytest.mark.slow
 def test_a_run_that_gives_up_says_why_in_its_folder(tmp_path: Path) -> None:
-    config, grid = config_of(devices={"tries": 2}), Village()
+    config, grid = config_of(devices={"tries": 2}), LocalGrid()
     grid.spoil = dict.fromkeys(grid.contexts, failed)
     with pytest.raises(SubmodelError, match=r"\bround 0\b"):
         run(tmp_path / "run", config, grid)
@@ -359,7 +359,7 @@ def test_a_run_that_is_trained_already_is_left_alone(tmp_path: Path) -> None:
     config, folder = config_of(), RunFolder(tmp_path / "run")
     folder.create(config)
     with folder.lock(), pytest.raises(SubmodelError, match=f"^{folder.path}: .*process"):
-        run(folder.path, config, Village())
+        run(folder.path, config, LocalGrid())
     assert not folder.stopped_file.exists()
 
 

@@ -434,9 +434,9 @@ def test_the_thin_app_is_one_file_that_flower_takes() -> None:
         ("", 1, "it failed without output"),
     ],
 )
-def test_the_reason_of_an_end_is_one_sentence(said: str, status: int, reason: str) -> None:
-    assert reason in explain_exit(said, status)
-    assert "\n" not in explain_exit(said, status)
+def test_the_reason_of_an_end_is_one_sentence(text_: str, status: int, reason: str) -> None:
+    assert reason in explain_exit(text_, status)
+    assert "\n" not in explain_exit(text_, status)
 
 
 class FakeNode(Supernode):
@@ -633,7 +633,7 @@ class Device:
     events: list[str]
     stopped: threading.Event
 
-    def told(self, text: str) -> bool:
+    def printed(self, text: str) -> bool:
         return any(text in event for event in self.events)
 
 
@@ -676,11 +676,11 @@ def test_a_superlink_over_tls_from_start_to_end(
 
     device = run_device("device", files.device)
     stranger = run_device("stranger", files.stranger)
-    until(lambda: stranger.told("refused this device's key"))
+    until(lambda: stranger.printed("refused this device's key"))
     stranger.stopped.set()
-    assert stranger.told("; trying again in 1 s")
-    assert not stranger.told("joined")
-    until(lambda: device.told(f"as device {node.id}"))
+    assert stranger.printed("; trying again in 1 s")
+    assert not stranger.printed("joined")
+    until(lambda: device.printed(f"as device {node.id}"))
     [online] = control.nodes()
     assert (online.id, online.status) == (node.id, "online")
     assert online.last_seen is not None
@@ -745,12 +745,12 @@ def test_without_a_key_the_superlink_takes_next_to_nothing(
         with closing(http.client.HTTPSConnection(host, port, timeout=30, context=trust)) as line:
             try:
                 line.putrequest("POST", PUSH)
-                said = {"content-type": "application/protobuf", **headers}
+                text_ = {"content-type": "application/protobuf", **headers}
                 if length:
-                    said["content-length"] = str(megabytes << 20)
+                    text_["content-length"] = str(megabytes << 20)
                 else:
-                    said["transfer-encoding"] = "chunked"
-                for name, value in said.items():
+                    text_["transfer-encoding"] = "chunked"
+                for name, value in text_.items():
                     line.putheader(name, value)
                 line.endheaders()
                 for _ in range(megabytes):

@@ -23,7 +23,7 @@ from submodel.federation.flower.supernode import explain_exit
 from submodel.runs.loop import run_rounds
 from submodel.runs.training import Training
 from tests.support.devices import alone
-from tests.support.processes import House
+from tests.support.processes import Processes
 
 CONFIG = """
 name = "letters"
@@ -76,10 +76,12 @@ while names:
 """
 
 
-def refused(house: House) -> None:
+def refused(processes: Processes) -> None:
     """Check that the server refuses an unknown device."""
-    other = create(house.folder / "other", ["127.0.0.1"], ["stranger"]).folder / "devices/stranger"
-    own = house.folder / "federation" / "devices" / "big"
+    other = (
+        create(processes.folder / "other", ["127.0.0.1"], ["stranger"]).folder / "devices/stranger"
+    )
+    own = processes.folder / "federation" / "devices" / "big"
     trust, key = "--root-certificates", "--auth-supernode-private-key"
     pretences = {
         "the server requires a key": [trust, f"{own}/ca.crt"],
@@ -87,16 +89,16 @@ def refused(house: House) -> None:
         "certificate is not valid": [trust, f"{other}/ca.crt", key, f"{own}/device.key"],
         "": ["--insecure"],  # which tries for ever
     }
-    where = ["--superlink", f"127.0.0.1:{house.port}", "--host", "127.0.0.1"]
+    where = ["--superlink", f"127.0.0.1:{processes.port}", "--host", "127.0.0.1"]
     where += ["--isolation", "process"]  # nothing is started that would start an app
-    logs = [house.folder / f"pretender-{number}.log" for number in range(len(pretences))]
+    logs = [processes.folder / f"pretender-{number}.log" for number in range(len(pretences))]
     ways = [
         [str(log), [*where, "--port", str(free_port()), *credentials]]
         for log, credentials in zip(logs, pretences.values(), strict=True)
     ]
     with subprocess.Popen(
         [sys.executable, "-c", PRETENDERS, json.dumps(ways)],
-        env=environment(house.folder / "pretenders"),
+        env=environment(processes.folder / "pretenders"),
         stdout=subprocess.PIPE,
         text=True,
         process_group=0,
@@ -107,39 +109,39 @@ def refused(house: House) -> None:
             codes = {Path(name): code for name, code in ends}
             for reason, log in zip(list(pretences)[:3], logs, strict=False):
                 assert reason in explain_exit(log.read_text(), codes[log])
-            house.wait("a refused connection", lambda: "attempt failed" in logs[-1].read_text())
+            processes.wait("a refused connection", lambda: "attempt failed" in logs[-1].read_text())
             assert not any("SuperNode ID" in log.read_text() for log in logs)
         finally:
             os.killpg(pretenders.pid, signal.SIGKILL)
 
 
-def reported(house: House, name: str) -> Callable[[], bool]:
-    return lambda: "reported" in house.said(name)
+def reported(processes: Processes, name: str) -> Callable[[], bool]:
+    return lambda: "reported" in processes.printed(name)
 
 
 @pytest.mark.slow
-def test_two_devices_train_over_tls_what_one_process_trains(house: House) -> None:
+def test_two_devices_train_over_tls_what_one_process_trains(processes: Processes) -> None:
     """One has its own text with the server's byte pairs; one has a client of the run's data."""
-    (house.folder / "train").mkdir()
+    (processes.folder / "train").mkdir()
     for name, words in WORDS.items():
-        (house.folder / "train" / f"{name}.txt").write_text(words * 6)
-    (house.folder / "test.txt").write_text("the dog sat on a mat, over the hill")
-    house.serve(CONFIG.replace("{folder}", str(house.folder)), list(WORDS))
-    house.join("big", "--data", "text:train/big.txt", "--capacity", "1")
-    house.wait("the report of big", reported(house, "big"))  # so it is client 0
-    house.join("small", "--part", "1")  # of the run's own data, and of the configured capacity
-    house.wait("the report of small", reported(house, "small"))
+        (processes.folder / "train" / f"{name}.txt").write_text(words * 6)
+    (processes.folder / "test.txt").write_text("the dog sat on a mat, over the hill")
+    processes.serve(CONFIG.replace("{folder}", str(processes.folder)), list(WORDS))
+    processes.join("big", "--data", "text:train/big.txt", "--capacity", "1")
+    processes.wait("the report of big", reported(processes, "big"))  # so it is client 0
+    processes.join("small", "--part", "1")  # of the run's own data, and of the configured capacity
+    processes.wait("the report of small", reported(processes, "small"))
 
-    refused(house)
-    assert house.finish("serve") == 0, house.everything()
-    assert "test perplexity" in house.said("serve")
+    refused(processes)
+    assert processes.finish("serve") == 0, processes.everything()
+    assert "test perplexity" in processes.printed("serve")
 
-    config = alone(read(house.run / "config.toml"))
+    config = alone(read(processes.run / "config.toml"))
     expected, _ = run_rounds(Training(config, prepare(config)))
-    found = load_file(house.run / "model.safetensors")
+    found = load_file(processes.run / "model.safetensors")
     assert found.keys() == expected.tensors.keys()
     torch.testing.assert_close(expected.tensors, found, rtol=0, atol=0)
-    lines = house.metrics()
+    lines = processes.metrics()
     assert [line["clients"] for line in lines] == [2, 2]
     for line in lines:
         for device in line["devices"].values():

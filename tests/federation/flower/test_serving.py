@@ -67,7 +67,7 @@ class Scene:
         self.folder, self.link = RunFolder(folder), Link()
         self.folder.create(parse({}))
         self.submitted: list[Mapping[str, Any]] = []
-        self.said: list[str] = []
+        self.printed: list[str] = []
         self.registered: list[bytes] = []
         self._asked, self._times = asked, 0
 
@@ -91,7 +91,7 @@ class Scene:
 
     def follow(self) -> None:
         place = ServingPlace("here", 1, None)
-        ServedRun(self.folder, place, self.said.append).follow(lambda _: None)
+        ServedRun(self.folder, place, self.printed.append).follow(lambda _: None)
 
 
 @pytest.fixture
@@ -124,7 +124,7 @@ def test_a_superlink_that_dies_while_it_is_asked_is_started_again(
 
     made = scene(asked)
     made.follow()
-    assert made.said == ["the SuperLink died after round 0: restarting it"]
+    assert made.printed == ["the SuperLink died after round 0: restarting it"]
     assert made.link.starts == len(made.submitted) == 2
     assert not made.link.lives
 
@@ -137,7 +137,7 @@ def test_one_that_does_not_answer_is_asked_again(scene: Callable[..., Scene]) ->
 
     made = scene(asked)
     made.follow()
-    assert not made.said
+    assert not made.printed
     assert len(made.submitted) == 1
 
 
@@ -159,7 +159,7 @@ def test_new_devices_are_let_in_and_trouble_with_their_keys_does_not_end_the_run
     made = scene(asked, keys)
     made.follow()
     assert made.registered == [b"1", b"2"]
-    assert made.said == [
+    assert made.printed == [
         "device one may join",
         "no new devices: federation: no such folder",
         "device two may join",
@@ -183,7 +183,7 @@ def test_an_app_that_dies_is_submitted_again_until_it_never_gets_anywhere(
     made = scene(lambda _: "finished:failed")
     with pytest.raises(SubmodelError, match=r"\b6\b.*server\.log"):
         made.follow()
-    assert ["round 0" in line for line in made.said] == [True] * 5
+    assert ["round 0" in line for line in made.printed] == [True] * 5
     assert len(made.submitted) == 6
 
 
@@ -263,8 +263,8 @@ def test_flowers_own_program_starts_apps_where_ours_cannot(tmp_path: Path) -> No
     module = "submodel.federation.flower.superexec"
     command = [sys.executable, "-c", FALL_BACK, launcher.__file__, str(tmp_path), module, *runtime]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
-        said, _ = parent.communicate(timeout=60)
-    sentence, start, *_ = said.splitlines()
+        printed, _ = parent.communicate(timeout=60)
+    sentence, start, *_ = printed.splitlines()
     assert sentence.startswith("submodel: every message starts a program that imports PyTorch")
     assert module in sentence  # problem
     assert start == f"started with {' '.join(runtime)} --parent-pid {parent.pid}"

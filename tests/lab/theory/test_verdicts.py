@@ -159,11 +159,11 @@ def test_the_command_fails_where_the_lab_is_wrong(
     wrong = ResultRow({"R": 5}, {"error": Measure(1.0, 0.9, 1.1, 2.0)})
     panel = Panel("x", "R", "error", [PlotLine("p", [1.0, 2.0], [1.0, 0.5])])
 
-    class WrongOffer(StudyEntry):
+    class WrongEntry(StudyEntry):
         def run(self, settings: object, on_progress: object) -> Study:  # noqa: ARG002
             return Study("lemmas", "x", {}, [wrong], [panel], [])
 
-    monkeypatch.setitem(STUDIES, "lemmas", WrongOffer("lemmas", "LemmaSettings", "study_lemmas"))
+    monkeypatch.setitem(STUDIES, "lemmas", WrongEntry("lemmas", "LemmaSettings", "study_lemmas"))
     monkeypatch.setattr("sys.argv", ["submodel", "study", "lemmas", "--out", str(tmp_path)])
     with pytest.raises(SystemExit) as stopped:
         main()

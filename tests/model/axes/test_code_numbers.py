@@ -253,9 +253,9 @@ def test_every_draw_is_built_and_is_the_masked_model(case: str) -> None:
     axes = trace(net, x)
     assert axes.cut_by_capacity == sizes
     assert axes.exact is True
-    draws = [(way, share) for way in ("fixed", "bernoulli") for share in (0.3, 0.5, 0.8)]
-    for number, (way, share) in enumerate(draws):
-        cut = draw_units(Random(way), axes, share, Draw(1, number, 0))  # type: ignore[arg-type]
+    draws = [(sampling, share) for sampling in ("fixed", "bernoulli") for share in (0.3, 0.5, 0.8)]
+    for number, (sampling, share) in enumerate(draws):
+        cut = draw_units(Random(sampling), axes, share, Draw(1, number, 0))  # type: ignore[arg-type]
         with torch.no_grad():
             small = build_module(net, cut, example_inputs=x)(x)
             torch.testing.assert_close(small, masked(net, cut)(x), rtol=1e-4, atol=1e-5)

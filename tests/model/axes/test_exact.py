@@ -104,8 +104,8 @@ def differs(net: nn.Module, x: Tensor) -> bool:
     axes = trace(net, x)
     found = []
     draws = [(Random("fixed"), 0.5), (Random("fixed"), 0.25), (Random("bernoulli"), 0.5)]
-    for number, (way, capacity) in enumerate(draws):
-        cut = draw_units(way, axes, capacity, Draw(1, number, 0))
+    for number, (scheme, capacity) in enumerate(draws):
+        cut = draw_units(scheme, axes, capacity, Draw(1, number, 0))
         with torch.no_grad():
             small, reference = build_module(net, cut)(x), masked(net, cut)(x)
         found.append(not torch.allclose(small, reference, rtol=1e-5, atol=1e-5))

@@ -246,8 +246,8 @@ def test_a_refusal_names_the_line_and_what_to_write(
     place = f"axes/test_frozen.py:{line} in {forward.__name__}"
     assert place in axes.lines.values()
     assert f"{reason}, at {place}" in axes.table()
-    told = to_change(axes.frozen, axes.kept_whole, axes.lines)
-    assert any(words.startswith(f"{place}: {reason}; {instead}") for words in told)
+    messages = to_change(axes.frozen, axes.kept_whole, axes.lines)
+    assert any(words.startswith(f"{place}: {reason}; {instead}") for words in messages)
     assert from_json(to_json(axes)) == axes
 
 

@@ -110,8 +110,8 @@ def check(net: nn.Module, x: Tensor, longer: Tensor, calls: int = 1) -> None:
     axes = trace(net, x)
     assert axes.exact is True
     assert list(axes.cut_by_capacity.values()) == [8]
-    for number, way in enumerate((Random("fixed"), Random("bernoulli"), Random("bernoulli"))):
-        cut = draw_units(way, axes, 0.5, Draw(0, number, 0))
+    for number, scheme in enumerate((Random("fixed"), Random("bernoulli"), Random("bernoulli"))):
+        cut = draw_units(scheme, axes, 0.5, Draw(0, number, 0))
         small, reference = build_module(net, cut, example_inputs=x), masked(net, cut)
         with torch.no_grad():
             for _ in range(calls):

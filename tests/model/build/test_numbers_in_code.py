@@ -33,13 +33,13 @@ class Net(nn.Module):
         self.out12, self.out6 = nn.Linear(12, 3), nn.Linear(6, 3)
         self.scale = nn.Parameter(torch.ones(24))
         self.kernel = nn.Parameter(torch.ones(24, 6, 1))
-        self.told = forward
+        self.function = forward
         torch.manual_seed(0)
         for parameter in self.parameters():
             nn.init.normal_(parameter, 0, 0.4)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.told(self, x)
+        return self.function(self, x)
 
 
 def attend(y: Tensor) -> Tensor:

@@ -184,7 +184,7 @@ class Bench:
         """Measure the gap between sub-models and masked models; it must be zero for exact axes."""
         module, inputs, dtype = self.precise
         check = OutputCheck(module, inputs, self.entry.outputs)
-        gaps, claims = [], []
+        gaps, all_exact = [], []
         with self._quiet(dtype):
             for cut in self.cuts:
                 small = build_module(module, cut)
@@ -192,13 +192,13 @@ class Bench:
                 with masked(module, cut):
                     wanted = self._outputs(module, inputs)
                 gap = _gap(wanted, self._outputs(small, inputs))
-                claim = not any(axis in self.axes.inexact for axis in cut.units)
+                is_exact = not any(axis in self.axes.inexact for axis in cut.units)
                 kept = {axis: len(units) for axis, units in cut.units.items()}
                 words = f"{self.entry}: said to be exact, but off by {gap} with {kept} units"
-                assert not claim or gap <= TOLERANCE[dtype], words
+                assert not is_exact or gap <= TOLERANCE[dtype], words
                 gaps.append(gap)
-                claims.append(claim)
-        return Measured(self.axes, all(claims), max(gaps), dtype)
+                all_exact.append(is_exact)
+        return Measured(self.axes, all(all_exact), max(gaps), dtype)
 
     def check_training(self) -> None:
         """Train a round with two clients: nothing is refused; all weights move and are finite."""
