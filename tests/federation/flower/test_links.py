@@ -411,7 +411,7 @@ def test_the_thin_app_is_one_file_that_flower_takes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "status", "reason"),
+    ("output", "status", "reason"),
     [
         (
             "Exit Code: 305\n[code: 2004] Failed to activate SuperNode.",
@@ -434,9 +434,9 @@ def test_the_thin_app_is_one_file_that_flower_takes() -> None:
         ("", 1, "it failed without output"),
     ],
 )
-def test_the_reason_of_an_end_is_one_sentence(text_: str, status: int, reason: str) -> None:
-    assert reason in explain_exit(text_, status)
-    assert "\n" not in explain_exit(text_, status)
+def test_the_reason_of_an_end_is_one_sentence(output: str, status: int, reason: str) -> None:
+    assert reason in explain_exit(output, status)
+    assert "\n" not in explain_exit(output, status)
 
 
 class FakeNode(Supernode):
@@ -745,12 +745,12 @@ def test_without_a_key_the_superlink_takes_next_to_nothing(
         with closing(http.client.HTTPSConnection(host, port, timeout=30, context=trust)) as line:
             try:
                 line.putrequest("POST", PUSH)
-                text_ = {"content-type": "application/protobuf", **headers}
+                fields = {"content-type": "application/protobuf", **headers}
                 if length:
-                    text_["content-length"] = str(megabytes << 20)
+                    fields["content-length"] = str(megabytes << 20)
                 else:
-                    text_["transfer-encoding"] = "chunked"
-                for name, value in text_.items():
+                    fields["transfer-encoding"] = "chunked"
+                for name, value in fields.items():
                     line.putheader(name, value)
                 line.endheaders()
                 for _ in range(megabytes):
