@@ -36,7 +36,7 @@ test-quick: $(VENV)/.ready
 
 # 20,000 damaged files and messages for every reader: a quarter of an hour.
 test-deep: $(VENV)/.ready
-	$(TEST_ENV) $(BIN)/pytest tests/deep -m deep -n auto -rP
+	$(TEST_ENV) $(BIN)/pytest tests -m deep -n auto -rP
 
 # Real processes on loopback under kills, stops and false messages: a quarter of an hour.
 test-faults: $(VENV)/.ready

@@ -14,7 +14,7 @@ import pytest
 from submodel.cli import main
 from tests.support.browser import NO_BROWSER, Browser, start_browser
 from tests.support.doctests import DoctestFilter
-from tests.support.order import slow_first
+from tests.support.order import slow_first, thin_out
 
 if TYPE_CHECKING:
     from tests.support.commands import Command
@@ -30,8 +30,10 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(DoctestFilter())
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest leaves out the `deep` ones
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Start every worker with slow tests."""
+    """Thin out large products of cases; start every worker with slow tests."""
+    thin_out(items)
     items[:] = slow_first(items, getattr(config, "workerinput", {}).get("workercount", 1))
 
 

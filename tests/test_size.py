@@ -111,6 +111,7 @@ def test_a_scenario_is_recorded(name: str) -> None:
     assert counts.calls > counts.jumps > counts.distinct_jumps > counts.files > 1
 
 
+@pytest.mark.docs
 @pytest.mark.slow
 def test_the_page_of_a_run_is_recorded() -> None:
     counts = measure("page")
@@ -118,6 +119,8 @@ def test_the_page_of_a_run_is_recorded() -> None:
     assert counts.calls > counts.jumps > counts.distinct_jumps > counts.files
 
 
+@pytest.mark.docs
+@pytest.mark.slow
 def test_training_is_recorded_until_its_first_round() -> None:
     counts = measure("train")
     assert counts.imported > counts.files > 1

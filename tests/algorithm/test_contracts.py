@@ -24,6 +24,7 @@ from tests.support.schemes import AT_CAPACITY_ONE, CASES, UNIT_CASES, joined, se
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("model", WIDTHS)
 @pytest.mark.parametrize(("scheme", "granularity"), CASES)
 def test_at_capacity_one_every_scheme_is_fedavg_bit_for_bit(
@@ -47,6 +48,7 @@ def fedavg(model: str, rule: str, clients: str) -> dict[str, bytes]:
     return one_round(replace(tiny_setup(model, **sections), rule=merge_rule(rule)))
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("model", WIDTHS)
 @pytest.mark.parametrize("scheme", UNIT_CASES)
 def test_a_sub_model_computes_the_full_model_with_dropped_units_zeroed(

@@ -76,6 +76,7 @@ def test_the_rules_differ_where_only_some_held_a_weight() -> None:
     assert outcome == {"selective": [0.5, 1.0], "fill_in": [0.5, 0.5]}
 
 
+@pytest.mark.every(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("model", WIDTHS)
 @pytest.mark.parametrize(("scheme", "granularity"), CASES)

@@ -48,6 +48,7 @@ def assert_round_trip(cut: Cut, whole: dict[str, Tensor], masks: bool) -> Packed
     return packed
 
 
+@pytest.mark.every(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("model", ["mlp", "cnn", "preresnet18"])
 @pytest.mark.parametrize("granularity", ["unit", "coordinate"])

@@ -256,6 +256,7 @@ def assert_same(ours: tuple[list[Vector], Vector], theirs: tuple[list[Vector], V
     assert np.abs(ours[0][-1]).max() > 0.05  # the weights changed
 
 
+@pytest.mark.every(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("problem", PROBLEMS)
 @pytest.mark.parametrize("average", [fill_in, selective])
@@ -281,6 +282,7 @@ def test_algorithm_1(problem: str, average: Any, radius: float | None, decay: fl
         assert max(float(np.linalg.norm(w)) for w in theirs[0]) > radius - 1e-9
 
 
+@pytest.mark.every(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("problem", PROBLEMS)
 @pytest.mark.parametrize("average", [fill_in, selective])

@@ -49,6 +49,7 @@ from tests.support.schemes import CASES, VARIANTS, Sections, joined, sections_of
 MODELS = ("mlp", "cnn", "preresnet18")
 
 
+@pytest.mark.every(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize(("scheme", "granularity"), CASES)
@@ -419,6 +420,7 @@ def trained(setup: Setup, engine: Engine) -> State:
     return state
 
 
+@pytest.mark.every(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "model", "rule", "partition"), LOCAL_CASES)
 def test_local_engines_agree_on_every_scheme(

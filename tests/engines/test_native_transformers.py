@@ -145,6 +145,7 @@ def test_what_is_no_number_stays_so() -> None:
     assert attended[0, 0, 3:].isnan().any(-1).all()
 
 
+@pytest.mark.every(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("packed", [True, False])
 @pytest.mark.parametrize("kind", MAKERS)

@@ -159,6 +159,7 @@ def strict(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     assert not any("one client after another" in message for message in messages)
 
 
+@pytest.mark.every(2)
 @pytest.mark.slow
 @pytest.mark.usefixtures("strict")
 @pytest.mark.parametrize("packed", [True, False])
@@ -168,6 +169,7 @@ def test_stacks_are_serial(kind: str, packed: bool) -> None:
     assert_equal_updates(setup, TOLERANCE)
 
 
+@pytest.mark.every(2)
 @pytest.mark.slow
 @pytest.mark.usefixtures("strict")
 @pytest.mark.parametrize("kind", ["gpt2", "gpt", "modern", "encoder"])

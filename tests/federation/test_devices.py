@@ -144,6 +144,7 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.every(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_devices_train_the_same_model_as_this_process_bit_for_bit(case: str) -> None:

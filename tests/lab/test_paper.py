@@ -74,6 +74,7 @@ def test_the_settings_are_those_of_the_paper() -> None:
     assert (config.local.batch_size, config.local.clip, config.local.weight_decay) == (10, 1, 1e-3)
 
 
+@pytest.mark.every(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("method", sorted({v.method for v in every_arm(Scale.PAPER)}))
 def test_every_way_trains(method: str) -> None:

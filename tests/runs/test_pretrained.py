@@ -82,6 +82,7 @@ SIZES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("seed", [None, 1])
 @pytest.mark.parametrize("name", SIZES)
 def test_half_of_a_model_has_a_config(name: str, seed: int | None) -> None:
@@ -324,6 +325,7 @@ def architecture(case: str) -> tuple[nn.Module, dict[str, torch.Tensor], Axes]:
     return model, example, trace(model, example, outputs=lambda result: result.logits)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("case", ARCHITECTURES)
 @pytest.mark.parametrize("share", [0.5, 1])
 def test_sub_models_load_and_compute_the_same(case: str, share: float, tmp_path: Path) -> None:

@@ -1,10 +1,22 @@
-"""The order of tests: slow ones first, so that none is left for the end."""
+"""Which tests run and in what order: some cases of large products, and slow tests first."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 
 import pytest
+
+
+def thin_out(items: list[pytest.Item]) -> None:
+    """Mark as `deep` all cases but each n-th of every test that is marked ``every(n)``."""
+    counts: dict[str, int] = defaultdict(int)
+    for item in items:
+        if mark := item.get_closest_marker("every"):
+            name = item.nodeid.partition("[")[0]
+            index, every = counts[name], mark.args[0]
+            if (index + index // every) % every:  # no value of an inner parameter is left out
+                item.add_marker("deep")
+            counts[name] += 1
 
 
 def slow_first(items: list[pytest.Item], workers: int = 1) -> list[pytest.Item]:

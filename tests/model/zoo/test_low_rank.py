@@ -139,6 +139,7 @@ NOTHING_TO_FACTORISE = {
 }
 
 
+@pytest.mark.every(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("entry", ZOO, ids=str)
 def test_every_architecture_keeps_its_function_and_is_cut_exactly(entry: Entry) -> None:
