@@ -509,7 +509,7 @@ def test_one_that_is_not_defined_for_a_run_says_so_and_is_not_made(kind: str, na
 
 def test_every_kind_but_schemes_is_asked_before() -> None:
     assert CONTEXTS.keys() == KINDS.keys() - {"scheme.name"}
-    assert [key for key, kind in KINDS.items() if kind.is_asked_later] == ["scheme.name"]
+    assert [key for key, kind in KINDS.items() if kind.checks_made_objects] == ["scheme.name"]
 
 
 def test_what_components_say_is_told_at_once() -> None:

@@ -134,7 +134,8 @@ def test_the_names_that_a_key_may_have_are_told_without_torch() -> None:
     code = (
         "import sys; from submodel.config import SchemeSection\n"
         "kind = SchemeSection.choices['name']\n"
-        "assert kind.knows('rolling') and not kind.knows('no-such') and 'pruned' in kind.names()\n"
+        "assert kind.accepts('rolling') and not kind.accepts('no-such')\n"
+        "assert 'pruned' in kind.names()\n"
         "assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

@@ -14,7 +14,7 @@ RULES: Registry[MergeRule] = Registry(
     noun="merge rule",
     key="merge.rule",
     group="submodel.merge_rules",
-    wants="a merge rule: an object with divisor(holder_weight, total_weight)",
+    expected="a merge rule: an object with divisor(holder_weight, total_weight)",
     members=("divisor",),
     entries={
         "selective": Entry(
@@ -32,7 +32,7 @@ PROJECTIONS: Registry[Projection] = Registry(
     noun="projection",
     key="merge.projection",
     group="submodel.projections",
-    wants="a projection: a function of tensors by name that returns such tensors",
+    expected="a projection: a function of tensors by name that returns such tensors",
     is_function=True,
     entries={
         "none": Entry("submodel.algorithm.server:NoProjection", "the whole space"),
@@ -45,7 +45,8 @@ STEPS: Registry[ServerStep] = Registry(
     noun="server step",
     key="server.name",
     group="submodel.server_steps",
-    wants="a server step: an object with begin(parameters) and step(old, target, coverage, memory)",
+    expected="a server step: an object with begin(parameters) and "
+    "step(old, target, coverage, memory)",
     members=("begin", "step"),
     entries={
         "plain": Entry("submodel.algorithm.server:Plain", "takes it (FedAvg)"),

@@ -181,7 +181,7 @@ def _put(cut: Cut, name: str, whole: Tensor, values: Tensor) -> Tensor:
 
 
 def check_slots(slots: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> bool:
-    """Tell whether slots fit these tensors by client, slot number, name and shape.
+    """Return whether slots fit these tensors by client, slot number, name and shape.
 
     >>> check_slots({"0/0/w": torch.ones(2)}, {"w": torch.ones(2)})
     True

@@ -104,7 +104,6 @@ def moments_of(module: nn.Module, x: Inputs, spread: Spread = in_order) -> Tenso
 
 
 def _statistics_inputs(setup: Setup) -> Inputs:
-    """Return the clients' examples from which static batch norm takes its statistics."""
     inputs: Inputs = some(setup.clients.dataset.train, setup.statistics.examples, setup.seed).x
     return inputs
 

@@ -73,7 +73,6 @@ def assign(population: Population, round_: int, present: Present | None = None) 
 
 
 def _capacity(population: Population, client: int, round_: int, present: Present | None) -> float:
-    """Return the capacity that a client reported, or else the configured one."""
     own_capacity = None if present is None else present[client]
     return population.capacity(client, round_) if own_capacity is None else own_capacity
 
@@ -172,7 +171,6 @@ def _add_sound(setup: Setup, accumulator: Accumulator, update: Update) -> str | 
 
 
 def _require_updates(statistics: RoundStatistics, round_: int) -> None:
-    """Raise if a round has no update to merge."""
     if statistics.update_count:
         return
     if not statistics.refusals and not statistics.missing:
@@ -250,7 +248,7 @@ def output_step(
     workers = Workers(engine, group, statistics)
     accumulator = replace(setup, rule=FILL_IN).begin_sums(setup.travel.of_update(state.tensors))
     present = setup.clients.present(None)
-    everyone = [
+    assignments = [
         Assignment(
             state.round,
             client,
@@ -259,7 +257,7 @@ def output_step(
         )
         for client in (setup.population.everyone() if present is None else sorted(present))
     ]
-    bundles = workers.share(everyone)
+    bundles = workers.share(assignments)
     for scheme in output_passes(setup.scheme):
         dispatcher = Dispatcher(replace(setup, scheme=scheme), state, work)
         for bundle in bundles:
@@ -286,7 +284,7 @@ class OneModel:
 
 
 def can_overwrite(setup: Setup, state: State, cells: Cells) -> bool:
-    """Tell whether the model before the round is not needed once updates are summed.
+    """Return whether the model before the round is not needed once updates are summed.
 
     A server step may use it, and tensors of the state's memory may share its storage.
     """

@@ -229,7 +229,7 @@ def _parts(
 
 
 def _can_serve_again(module: nn.Module) -> bool:
-    """Tell whether a pass leaves no trace in the module."""
+    """Return whether a pass leaves no trace in the module."""
     is_small = sum(parameter.numel() for parameter in module.parameters()) <= _MOST_VALUES
     return is_small and all(map(_is_plain_layer, module.modules()))
 

@@ -119,7 +119,7 @@ def parse_arms(text: str | Sequence[str]) -> list[Arm]:
 
 def _arm(text: str, earlier_slugs: set[str]) -> Arm:
     scheme, *rest = split_unquoted(text, ":")
-    if rest and "=" not in rest[0] and not SCHEMES.knows(scheme) and scheme != EXCLUSIVE:
+    if rest and "=" not in rest[0] and not SCHEMES.accepts(scheme) and scheme != EXCLUSIVE:
         scheme = f"{scheme}:{rest.pop(0)}"
     if not re.fullmatch(r"\w+|[\w.]+:[\w.]+", scheme):
         example = "as rolling:order=shuffled, or package.module:Name"

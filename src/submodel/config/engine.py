@@ -80,7 +80,7 @@ def _choose_processes(config: Config, setup: Setup, estimate: Estimate) -> Confi
     on_cpu = own_device(config.engine.device).type == "cpu"
     choice: dict[str, object] = {"name": "local"}
     if in_process_group():
-        if not ENGINES.is_ours(config.engine.name):
+        if not ENGINES.is_builtin(config.engine.name):
             raise ConfigError(
                 f"engine.name: {config.engine.name!r} computes in one process, but torchrun "
                 "started several; use one or the other"

@@ -127,7 +127,7 @@ def _reason(key: str, then: Config, now: Config, rounds_done: int) -> str:
             return "it determines all learning rates of a cosine schedule, also the earlier ones"
         if now.train.finish is not None and rounds_done:
             return "train.finish counts its rounds from the end; extend it by 'submodel fit'"
-        others = not SCHEDULES.is_ours(now.local.schedule)
+        others = not SCHEDULES.is_builtin(now.local.schedule)
         if others and _rates(then, rounds_done) != _rates(now, rounds_done):
             return f"it determines the learning rates of {now.local.schedule!r}, also earlier ones"
     if key == "engine.name" and "flower" in (then.engine.name, now.engine.name):

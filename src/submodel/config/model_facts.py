@@ -164,7 +164,7 @@ def identify(
 
     None if the model's code is not part of this package.
     """
-    if not MODELS.is_ours(config.model.name):
+    if not MODELS.is_builtin(config.model.name):
         return None
     return ModelKey(
         config.model.model_dump_json() + config.axes.model_dump_json(),

@@ -53,7 +53,7 @@ def fit_metrics(config: Config, task: TaskKind, module: nn.Module, data: Dataset
     configuration requests raises `ConfigError`.
     """
     asked = config.task.metrics or ()
-    count = _TRIED if all(map(METRICS.is_ours, asked)) else BATCH
+    count = _TRIED if all(map(METRICS.is_builtin, asked)) else BATCH
     problems = metric_problems(module, data.test, task.metrics, count)
     if problems and config.task.metrics is not None:
         raise ConfigError([f"task.metrics: {name!r}: {why}" for name, why in problems.items()])

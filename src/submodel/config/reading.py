@@ -145,7 +145,7 @@ def without_unused(values: Mapping[str, Any]) -> dict[str, Any]:
             for key, value in section.items()
             if key in composed.model_fields
             or (
-                not any(registry.having(key) for registry in composed.choices.values())
+                not any(registry.names_with_key(key) for registry in composed.choices.values())
                 and key not in _FORMER
             )
         }
@@ -191,7 +191,7 @@ def _no_such_key(where: Sequence[str | int], values: Mapping[str, Any]) -> str:
     section = compose(base, section_values)
     chosen = _chosen(section, section_values)
     for choice, registry in section.choices.items():
-        if owners := registry.having(key):
+        if owners := registry.names_with_key(key):
             return (
                 f"{show_value(chosen[choice])} has no such key; it goes with {outer[0]}.{choice} = "
                 f"{' or '.join(owners)}"
@@ -230,7 +230,7 @@ def _places(name: str, key: str) -> list[str]:
     return [
         f"{name}.{key} (with {name}.{choice} = {' or '.join(owners)})"
         for choice, registry in section.choices.items()
-        if (owners := registry.having(key))
+        if (owners := registry.names_with_key(key))
     ]
 
 
@@ -248,7 +248,7 @@ def _foreign(section: type[Section], chosen: Mapping[str, Any]) -> dict[str, str
     return {
         key: name
         for key, name in chosen.items()
-        if registries[key].knows(name) and not registries[key].is_ours(name)
+        if registries[key].accepts(name) and not registries[key].is_builtin(name)
     }
 
 

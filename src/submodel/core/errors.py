@@ -41,7 +41,7 @@ class ConfigError(SubmodelError):
     """One or more mistakes in a configuration, each as ``key.path: what is wrong``.
 
     Args:
-        problems: The mistake, or all of them.
+        problems: the mistake, or all of them.
 
     >>> print(ConfigError(["local.lr: -1 is not positive", "name: too long"]))
     local.lr: -1 is not positive

@@ -19,8 +19,8 @@ def needs_extra(extra: str, purpose: str) -> Iterator[None]:
     """Name the extra of `submodel` where an import in this context fails.
 
     Args:
-        extra: The extra that installs what is imported, as ``server``.
-        purpose: What it is needed for, as the beginning of a sentence.
+        extra: the extra that installs the imported package, such as ``server``.
+        purpose: the use that needs it, as the beginning of a sentence.
 
     >>> with needs_extra("server", "a figure"):
     ...     import no_such_package

@@ -95,7 +95,6 @@ def read_typed(kind: TypeAdapter[_T], path: Path, most: int, otherwise: str = ""
 
 
 def _first(error: ValidationError) -> str:
-    """Describe the first mistake in words."""
     problem = error.errors(include_url=False, include_input=False, include_context=False)[0]
     where, why = ".".join(map(str, problem["loc"])), problem["msg"]
     if problem["type"] == "json_invalid":

@@ -132,7 +132,7 @@ def compose(base: type[_S], values: Mapping[str, Any]) -> type[_S]:
         kind = next(part.choices[key] for part in parts if key in part.choices)
         field = next(part.model_fields[key] for part in parts if key in part.model_fields)
         name = values.get(key, field.default)
-        if not kind.knows(name):
+        if not kind.accepts(name):
             continue  # the validator of the field reports it
         try:
             options = kind.find(name).options
@@ -162,7 +162,7 @@ def _compose_class(base: type[Any], parts: tuple[type[Section], ...]) -> type[An
 
 
 def is_path_key(section: type[Section], key: str) -> bool:
-    """Tell whether a key of a section holds the path of a file or folder."""
+    """Return whether a key of a section holds the path of a file or folder."""
     field = section.model_fields[key]
     parts = get_args(field.annotation)
     return any(
@@ -171,7 +171,7 @@ def is_path_key(section: type[Section], key: str) -> bool:
 
 
 def is_composed(section: type[Section]) -> bool:
-    """Tell whether a class of sections is composed already, or needs no composition."""
+    """Return whether a class of sections is composed already, or needs no composition."""
     return not section.choices or section.base is not None
 
 

@@ -81,7 +81,7 @@ class Component(Generic[_T]):
         if self.is_made:
             return Section
         options_class: type[Section] | None = _declaration(self.target, "Options")
-        return options_class or (Section if self.registry.is_ours(self.name) else FreeOptions)
+        return options_class or (Section if self.registry.is_builtin(self.name) else FreeOptions)
 
     def problems(self, options: Any, context: object = None) -> list[str]:
         """Return the reasons why the component is not defined for a run; empty if there are none.
@@ -90,7 +90,7 @@ class Component(Generic[_T]):
             options: the section that names it, or keys of its own.
             context: the context in which it would be made.
         """
-        if self.is_made or self.registry.is_asked_later:
+        if self.is_made or self.registry.checks_made_objects:
             return []
         if _declaration(self.target, "problems") is None:
             return []
@@ -143,14 +143,14 @@ class Registry(Generic[_T]):
     key: str  # of the configuration, as "scheme.name"
     group: str  # of entry points by which packages add components
     entries: Mapping[str, Entry]
-    wants: str = ""  # describes a component, for errors
+    expected: str = ""  # describes a component, for errors
     of_class: str = ""  # path of the class of all such components, if there is one
     members: tuple[str, ...] = ()  # otherwise the attributes that a component must have
     adapt: str = ""  # path of a function that converts a made object before it is checked
-    stand_in: str = ""  # path of a function that wraps a found class of another package
+    wrapper: str = ""  # path of a function that wraps a found class of another package
     with_context: bool = False  # without `configured`: pass the context first, if it is accepted
     is_function: bool = False  # whether a plain function is a component, as for losses
-    is_asked_later: bool = False  # whether `problems` is called on the made object, as for schemes
+    checks_made_objects: bool = False  # whether `problems` is called on them, as for schemes
     takes_objects: bool = True  # whether a made object may be given in Python
     advice: Mapping[str, str] = field(default_factory=dict)  # remedies, by unsupported name
 
@@ -189,8 +189,8 @@ class Registry(Generic[_T]):
             return next((name for name, o in self.entries.items() if o.path == path), path)
         return remember(value)
 
-    def knows(self, name: object) -> bool:
-        """Tell whether a name is valid; this does not import its code."""
+    def accepts(self, name: object) -> bool:
+        """Return whether a name is valid; this does not import its code."""
         name = self.named(name)
         if not isinstance(name, str):
             return False
@@ -207,7 +207,7 @@ class Registry(Generic[_T]):
         """
         name = self.named(value)
         checked = check(name)
-        if not self.knows(name):
+        if not self.accepts(name):
             choices = f"{', '.join(self.names())} and not package.module:Name"
             if name in self.advice:
                 choices += f"; {self.advice[name]}"
@@ -225,8 +225,8 @@ class Registry(Generic[_T]):
             for name in names
         ]
 
-    def is_ours(self, name: str) -> bool:
-        """Tell whether a component is built in."""
+    def is_builtin(self, name: str) -> bool:
+        """Return whether a component is built in."""
         prefix = name.partition(":")[0]
         return name in self.entries or prefix in self.prefixes
 
@@ -242,15 +242,15 @@ class Registry(Generic[_T]):
                     "submodel.open(run, parts=[...]), or submodel.train(..., resume=True)"
                 )
             is_made = self._is_thing(target)
-            found: Any = target if is_made else self._stand_in(target)
+            found: Any = target if is_made else self._wrap(target)
             return Component(self, name, found, is_made=is_made)
         prefix = name.partition(":")[0]
-        if ours := self.entries.get(prefix if prefix in self.prefixes else name):
-            return Component(self, name, find(ours.path, self.key), self.argument(name))
+        if builtin := self.entries.get(prefix if prefix in self.prefixes else name):
+            return Component(self, name, find(builtin.path, self.key), self.argument(name))
         if is_path(name):
-            return Component(self, name, self._stand_in(find(name, self.key)))
+            return Component(self, name, self._wrap(find(name, self.key)))
         if (entry := self._entry_point(name)) is not None:
-            return Component(self, name, self._stand_in(find(entry.value, self.key, name)))
+            return Component(self, name, self._wrap(find(entry.value, self.key, name)))
         advice = f"; {self.advice[name]}" if name in self.advice else ""
         raise ConfigError(f"{self.key}: {name!r} is not one of {', '.join(self.names())}{advice}")
 
@@ -259,7 +259,7 @@ class Registry(Generic[_T]):
         prefix, _, argument = name.partition(":")
         return argument if prefix in self.prefixes else ""
 
-    def having(self, key: str) -> list[str]:
+    def names_with_key(self, key: str) -> list[str]:
         """Return the names of the built-in components that have this key."""
         return [
             name
@@ -275,12 +275,12 @@ class Registry(Generic[_T]):
         """Return the made object; raises `ConfigError` unless it is of the right kind."""
         if not self._is_one(thing):
             kind = type(thing).__name__
-            raise ConfigError(f"{self.key}: {name!r} made a {kind}, which is not {self.wants}")
+            raise ConfigError(f"{self.key}: {name!r} made a {kind}, which is not {self.expected}")
         component: _T = thing
         return component
 
-    def _stand_in(self, target: Any) -> Any:
-        return find(self.stand_in, self.key)(target) if self.stand_in else target
+    def _wrap(self, target: Any) -> Any:
+        return find(self.wrapper, self.key)(target) if self.wrapper else target
 
     def _is_one(self, thing: object) -> bool:
         if self.of_class:
@@ -291,7 +291,7 @@ class Registry(Generic[_T]):
         return all(hasattr(thing, name) for name in self.members)
 
     def _is_thing(self, value: object) -> bool:
-        """Tell whether a value given in Python is a made object rather than its factory."""
+        """Return whether a value given in Python is a made object rather than its factory."""
         if value is None or isinstance(value, _PLAIN) or inspect.isroutine(value):
             return False
         if not self.takes_objects:
@@ -342,7 +342,7 @@ def _path_of(thing: Any) -> str | None:
 
 
 def _takes_context(target: Callable[..., Any]) -> bool:
-    """Tell whether a target requires a first argument, or names it ``context``.
+    """Return whether a target requires a first argument, or names it ``context``.
 
     >>> _takes_context(lambda context=None: 0), _takes_context(lambda path="log.csv": 0)
     (True, False)
@@ -357,7 +357,7 @@ def _takes_context(target: Callable[..., Any]) -> bool:
 
 
 def is_path(name: str) -> bool:
-    """Tell whether a name is a path to code.
+    """Return whether a name is a path to code.
 
     >>> is_path("my_package.nets:make"), is_path("cnn")
     (True, False)

@@ -187,8 +187,6 @@ def _from_npz(path: Path, names: Sequence[str], check: Check) -> list[Tensor]:
 
 
 class _Head(NamedTuple):
-    """The header of a member of an .npz archive."""
-
     info: zipfile.ZipInfo
     dtype: np.dtype[Any]
     shape: tuple[int, ...]

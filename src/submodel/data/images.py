@@ -70,7 +70,6 @@ def normalise(pixels: Pixels, mean: Sequence[float], deviation: Sequence[float])
 
 
 def _pieces(pixels: Pixels) -> Iterator[slice]:
-    """Yield slices of the images to process at a time."""
     step = max(1, _CHUNK // max(1, math.prod(pixels.shape[1:])))
     return (slice(start, start + step) for start in range(0, len(pixels), step))
 

@@ -400,7 +400,6 @@ class Dirichlet:
 
     @cached_property
     def _owner(self) -> Positions:
-        """The client of each example."""
         owner = np.empty(len(self.labels), dtype=np.int64)
         for label in np.unique(self.labels):
             rng = generator(self.seed, "dirichlet", int(label))

@@ -59,7 +59,7 @@ def check_tensor(name: str, what: str, tensor: object) -> Tensor:
 
 
 def _is_finite(tensor: Tensor) -> bool:
-    """Tell whether all numbers are finite: the extremes suffice, as both propagate NaN."""
+    """Return whether all numbers are finite: the extremes suffice, as both propagate NaN."""
     if tensor.is_complex():
         return _is_finite(torch.view_as_real(tensor.resolve_conj()))
     if not tensor.is_floating_point() or not tensor.numel():
@@ -68,7 +68,7 @@ def _is_finite(tensor: Tensor) -> bool:
 
 
 def are_labels(y: Tensor) -> bool:
-    """Tell whether targets are class labels: one whole number per example."""
+    """Return whether targets are class labels: one whole number per example."""
     return y.dim() == 1 and not y.is_floating_point() and not y.is_complex()
 
 
@@ -87,7 +87,7 @@ def count_classes(train: Tensor, test: Tensor) -> int:
 
 
 def is_item_dataset(part: object) -> bool:
-    """Tell whether an object is a map-style dataset: with a length, and items by number.
+    """Return whether an object is a map-style dataset: with a length, and items by number.
 
     >>> is_item_dataset(torch.utils.data.TensorDataset(torch.ones(2))), is_item_dataset([1, 2])
     (True, False)
@@ -97,7 +97,7 @@ def is_item_dataset(part: object) -> bool:
 
 
 def is_hub_part(part: object) -> bool:
-    """Tell whether an object is a ``datasets.Dataset`` that needs conversion.
+    """Return whether an object is a ``datasets.Dataset`` that needs conversion.
 
     One with columns named ``labels`` or ``input_ids`` is given to the model by name, item by item.
     """
@@ -258,7 +258,7 @@ def _from_mapping(name: str, part: Mapping[str, Any]) -> tuple[Inputs, Tensor]:
 
 
 def _are_the_tokens(labels: Tensor, tokens: Tensor) -> bool:
-    """Tell whether labels are those of a causal language model: equal to the tokens, or ignored."""
+    """Return whether labels are those of a causal language model: the tokens, or ignored."""
     if labels.shape != tokens.shape or labels.dim() != 2 or labels.is_floating_point():
         return False
     counts = labels != NO_TARGET

@@ -247,7 +247,7 @@ class OwnData:
         prefix, _, argument = text.partition(":")
         if prefix == "folder" and argument:
             return cls(Path(argument), settings=settings)
-        if Path(text).expanduser().exists() or not SOURCES.knows(text):
+        if Path(text).expanduser().exists() or not SOURCES.accepts(text):
             return cls(Path(text), settings=settings)
         return cls(name=text, settings=settings)
 
@@ -298,7 +298,7 @@ class OwnData:
                 raise DataError(f"{name}: its normalisation differs from that of the run's data")
             return conform(task.examples(renumber_classes(data, facts, name)), facts, name)
 
-        if not SOURCES.is_ours(name):
+        if not SOURCES.is_builtin(name):
             return read()  # foreign code may return other examples each time
         places = [source.argument, getattr(section, "path", None)]
         files = [

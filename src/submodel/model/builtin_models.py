@@ -14,10 +14,10 @@ MODELS: Registry[nn.Module] = Registry(
     noun="model",
     key="model.name",
     group="submodel.models",
-    wants="an nn.Module",
+    expected="an nn.Module",
     of_class="torch.nn:Module",
     adapt="submodel.model.zoo.hugging_face:as_module",
-    stand_in="submodel.model.zoo.hugging_face:as_component",
+    wrapper="submodel.model.zoo.hugging_face:as_component",
     takes_objects=False,  # a module is given as the model itself, not as its name
     entries={
         "mlp": Entry("submodel.model.zoo.images:Mlp"),

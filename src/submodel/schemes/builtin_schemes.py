@@ -26,11 +26,11 @@ SCHEMES: Registry[Scheme] = Registry(
     noun="scheme",
     key="scheme.name",
     group=GROUP,
-    wants="a scheme: an object with select(axis, size, capacity, draw)",
+    expected="a scheme: an object with select(axis, size, capacity, draw)",
     of_class="submodel.schemes.scheme:Scheme",
     adapt="submodel.schemes.scheme:as_scheme",
     advice=_ADVICE,
-    is_asked_later=True,
+    checks_made_objects=True,
     entries={
         "full": Entry("submodel.schemes.rolling:Full", "everything (FedAvg)"),
         "static": Entry("submodel.schemes.rolling:Static", "the first units (HeteroFL)"),

@@ -279,5 +279,5 @@ def _units_at(layout: Layout) -> list[tuple[str, Indices]]:
 
 
 def draws_by_layer(options: Section) -> bool:
-    """Tell whether the section of a scheme asks for layers that draw independently."""
+    """Return whether the section of a scheme asks for layers that draw independently."""
     return getattr(options, "alignment", "residual") == "independent"

@@ -47,7 +47,6 @@ def _is_role(kind: type) -> bool:
 
 
 def _members(protocol: type) -> set[str]:
-    """Return the names that a protocol requires."""
     parts = [kind for kind in protocol.__mro__ if _is_role(kind)]
     names = {name for part in parts for name in (*get_annotations(part), *vars(part))}
     return {name for name in names if not name.startswith("_")}

@@ -18,7 +18,6 @@ from submodel.schemes.scheme import Draw, Mask, RunFacts, Scheme, SchemeContext
 
 @lru_cache(maxsize=4)
 def _owners(seed: int, period: int, axis: str, size: int, cells: int) -> NDArray[np.int32]:
-    """Return the cell of every unit."""
     order = generator(seed, "cells", period, axis).permutation(size)
     owners = np.empty(size, dtype=np.int32)
     for cell, part in enumerate(np.array_split(order, cells)):
@@ -71,7 +70,7 @@ class Hierarchical(Scheme):
         return client % self.count
 
     def joins(self, round_: int) -> bool:
-        """Tell whether the round is the last of its period.
+        """Return whether the round is the last of its period.
 
         >>> [Hierarchical(every=2).joins(r) for r in range(4)]
         [False, True, False, True]

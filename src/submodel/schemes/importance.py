@@ -99,12 +99,11 @@ def largest(values: Floats, count: int) -> Mask:
 
 
 def _is_ranked(shape: Sequence[int]) -> bool:
-    """Tell whether the weights of a tensor are ranked; all clients hold norms and biases."""
+    """Return whether the weights of a tensor are ranked; all clients hold norms and biases."""
     return len(shape) > 1
 
 
 def _largest_of_each(values: Floats, shapes: Sequence[Sequence[int]], capacity: float) -> Mask:
-    """Select the share of every tensor."""
     sizes = [math.prod(shape) for shape in shapes]
     parts = np.split(values, np.cumsum(sizes)[:-1])
     return np.concatenate(
@@ -116,7 +115,6 @@ def _largest_of_each(values: Floats, shapes: Sequence[Sequence[int]], capacity: 
 
 
 def _largest_of_all(values: Floats, shapes: Sequence[Sequence[int]], capacity: float) -> Mask:
-    """Select the share of all tensors together."""
     is_ranked = np.repeat([_is_ranked(shape) for shape in shapes], [math.prod(s) for s in shapes])
     mask = np.ones(len(values), dtype=np.bool_)
     mask[is_ranked] = largest(values[is_ranked], units_held(capacity, int(is_ranked.sum())))

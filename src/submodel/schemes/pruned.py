@@ -102,7 +102,7 @@ class Pruned(Scheme):
         return {"mask": mask, "kept": _flat([torch.zeros_like(p) for p in parameters.values()])}
 
     def adapts(self, round_: int) -> bool:
-        """Tell whether the round adapts: every ``every`` rounds, from the first on.
+        """Return whether the round adapts: every ``every`` rounds, from the first on.
 
         >>> [Pruned(every=2).adapts(r) for r in range(4)]
         [True, False, True, False]

@@ -241,7 +241,7 @@ class Scheme(ABC):
         return {}
 
     def adapts(self, round_: int) -> bool:  # noqa: ARG002
-        """Tell whether `adapt` is called before this round."""
+        """Return whether `adapt` is called before this round."""
         return False
 
     def adapt(self, now: Adaptation) -> tuple[Mapping[str, Tensor], SchemeMemory]:
@@ -253,7 +253,7 @@ class Scheme(ABC):
         return [self]
 
     def observes(self, round_: int) -> bool:  # noqa: ARG002
-        """Tell whether `observe` is called before this round, for every client."""
+        """Return whether `observe` is called before this round, for every client."""
         return False
 
     def observe(self, now: Observation) -> dict[str, float]:  # noqa: ARG002
@@ -293,7 +293,7 @@ class Scheme(ABC):
         return 0
 
     def joins(self, round_: int) -> bool:  # noqa: ARG002
-        """Tell whether the cells' models are merged at the end of this round."""
+        """Return whether the cells' models are merged at the end of this round."""
         return True
 
 
@@ -338,7 +338,7 @@ class BorrowsMasks(Scheme):
         return self.masks_of.begin(parameters)
 
     def adapts(self, round_: int) -> bool:
-        """Tell whether the other scheme adapts."""
+        """Return whether the other scheme adapts."""
         return self.masks_of.adapts(round_)
 
     def adapt(self, now: Adaptation) -> tuple[Mapping[str, Tensor], SchemeMemory]:
@@ -360,7 +360,7 @@ _OF_TRAINING = (("work",), ("step_rule",), ("chance",), ("cells", "cell", "joins
 
 
 def defines(scheme: object, *members: str) -> bool:
-    """Tell whether a scheme, or the one whose masks it borrows, defines any of these members.
+    """Return whether a scheme, or the one whose masks it borrows, defines any of these members.
 
     >>> from submodel.schemes import Hierarchical, MaskedSgd, Pruned, Static
     >>> defines(Hierarchical(4), "cells"), defines(MaskedSgd(Hierarchical(4)), "cells")
@@ -467,7 +467,7 @@ def problems_of(scheme: Scheme, run: RunFacts) -> list[str]:
 
 
 def sends_masks(scheme: Scheme) -> bool:
-    """Tell whether clients cannot repeat the draws of a scheme, so that its masks are sent.
+    """Return whether clients cannot repeat the draws of a scheme, so that its masks are sent.
 
     >>> from submodel.schemes import Importance, MaskedSgd, Static
     >>> [sends_masks(s) for s in (Static(), Importance(), MaskedSgd(Importance()))]

@@ -280,7 +280,6 @@ class _Averages(TorchFunctionMode):
 
 
 def _tensors(values: Any) -> Iterator[Tensor]:
-    """Yield the tensors in nested tuples and lists."""
     if isinstance(values, Tensor):
         yield values
     elif isinstance(values, tuple | list):

@@ -84,7 +84,7 @@ class Sgd:
 
     @property
     def copies(self) -> int:
-        """One value per weight with momentum, otherwise none."""
+        """Number of values per weight: one with momentum, otherwise none."""
         return 1 if self.momentum else 0
 
     def begin(self, parameters: Sequence[Tensor]) -> Slots:
@@ -139,7 +139,7 @@ class Proximal:
 
     @property
     def copies(self) -> int:
-        """One value per weight for the received model, plus those of the other optimiser."""
+        """Number of values per weight: one for the received model, plus the other optimiser's."""
         return 1 + self.optimiser.copies
 
     @property
@@ -398,7 +398,7 @@ def _common_steps(counts: Sequence[Tensor]) -> float | None:
 def _lie_alike(
     weights: Sequence[Tensor], moves: Sequence[Tensor], *slots: Sequence[Tensor]
 ) -> bool:
-    """Tell whether all tensors have the same type and memory order."""
+    """Return whether all tensors have the same type and memory order."""
     types = {tensor.dtype for tensors in (weights, moves, *slots) for tensor in tensors}
     return len(types) == 1 and all(t.is_contiguous() for ts in (weights, *slots) for t in ts)
 

@@ -215,7 +215,7 @@ def task_for(data: Dataset) -> str:
 
 
 def is_whole(tensor: Tensor) -> bool:
-    """Tell whether a tensor holds whole numbers.
+    """Return whether a tensor holds whole numbers.
 
     >>> is_whole(torch.tensor([1])), is_whole(torch.tensor([1.0]))
     (True, False)

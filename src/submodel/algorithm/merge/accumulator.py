@@ -83,7 +83,6 @@ def run_jobs(jobs: Iterable[SumJob], exchange: Exchange | None) -> None:
 
 
 def _finish_together(jobs: list[SumJob], exchange: Exchange) -> None:
-    """Exchange the sums of several jobs at once."""
     together = torch.cat([sums.reshape(-1) for sums, _ in jobs])
     exchange.add(together)
     parts = torch.split(together, [sums.numel() for sums, _ in jobs])
@@ -92,7 +91,7 @@ def _finish_together(jobs: list[SumJob], exchange: Exchange) -> None:
 
 
 def shares_memory(one: Tensor, other: Tensor) -> bool:
-    """Tell whether two tensors one their storage."""
+    """Return whether two tensors share their storage."""
     return one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
 
 
@@ -174,7 +173,6 @@ class Accumulator:
 
     @property
     def _groups(self) -> list[CutUpdates]:
-        """Waiting updates, by cut."""
         return list(self._by_cut.values())
 
     def _reduce_memory(self) -> None:
@@ -201,8 +199,8 @@ class Accumulator:
         self._large.join(exchange)
         digests = [cut_digest(group.cut) for group in self._groups]
         is_alone = len(digests) == 1 and self._more is None
-        everyones = exchange.gather(digests[0] if is_alone else None)
-        self._have_one_cut = everyones[0] is not None and len(set(everyones)) == 1
+        digests_of_all = exchange.gather(digests[0] if is_alone else None)
+        self._have_one_cut = len(set(digests_of_all)) == 1 and digests_of_all[0] is not None
 
     def describe(self) -> dict[str, Any] | None:
         """Describe the waiting updates for other processes; None if only sums can be exchanged."""
@@ -456,7 +454,7 @@ class Accumulator:
         )
 
     def _have_same(self, name: str, places: Sequence[Places], groups: Sequence[CutUpdates]) -> bool:
-        """Tell whether all clients are known to hold the same: these positions, without masks."""
+        """Return whether all clients are known to hold the same: these positions, without masks."""
         if (
             self._more is not None
             or not places

@@ -205,6 +205,6 @@ class LargeStatistics:
 
 
 def _are_small(tensors: Tensors) -> bool:
-    """Tell whether all values are small, judged by the norms."""
+    """Return whether all values are small, judged by the norms."""
     norms = torch._foreach_norm(list(tensors.values())) if tensors else []
     return all(norm <= LARGEST_VALUE for norm in norms)

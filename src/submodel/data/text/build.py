@@ -111,8 +111,8 @@ def build_text(plan: TextPlan, options: Any, encoding: Encoding | None = None) -
     """
     if encoding is not None and encoding.tokens is None:
         raise ConfigError(f"--data: {plan.where}: the run's own data is not text, so has no tokens")
-    ours = TOKENS.is_ours(options.tokens) and encoding is None
-    if ours and (index := read_index(folder := text_folder(text_key(plan, options, None)))):
+    is_builtin = TOKENS.is_builtin(options.tokens) and encoding is None
+    if is_builtin and (index := read_index(folder := text_folder(text_key(plan, options, None)))):
         return _map_dataset(folder, index, plan)
     passages = divide_text(*plan.read(), options, plan.where)
     tokens_of_run = None if encoding is None else encoding.tokens
@@ -123,7 +123,7 @@ def build_text(plan: TextPlan, options: Any, encoding: Encoding | None = None) -
         index = _encode(passages, tokeniser, options.length, (train.append, test.append), plan)
         parts = [stack_windows(part, options.length) for part in (train, test)]
         return _dataset(index, parts, plan)
-    if not ours:
+    if not is_builtin:
         whole = " all for training" * (encoding is not None)
         folder = text_folder(text_key(plan, options, tokeniser.to_json() + whole))
 
@@ -149,7 +149,7 @@ def make_tokeniser(
         train: the text of the training part.
         tokens_of_run: the server's tokeniser as JSON, for a device's own text.
     """
-    if tokens_of_run is not None and TOKENS.is_ours(options.tokens):
+    if tokens_of_run is not None and TOKENS.is_builtin(options.tokens):
         return read_tokens(tokens_of_run)
     component = TOKENS.find(options.tokens)
 
@@ -312,7 +312,6 @@ def _dataset(index: TextIndex, parts: Sequence[tuple[Tensor, Tensor]], plan: Tex
 
 
 def _owners(rows: list[list[int]]) -> NDArray[np.int64]:
-    """Return the owner of every window."""
     table = np.array(rows, dtype=np.int64).reshape(-1, 2)
     return np.repeat(table[:, 0], table[:, 1])
 

@@ -331,7 +331,7 @@ class LibraryTokens:
             self._usable_characters.add(character)
 
     def _is_skipped(self, character: str) -> bool:
-        """Tell whether a character reaches the model but gets no token; spaces may be dropped."""
+        """Return whether a character reaches the model but gets no token; spaces may be dropped."""
         twice = 2 * character  # at the beginning and at the end of a word
         with refusing("data.tokens: the tokeniser fails"):
             if self._tokenizer.encode(twice, add_special_tokens=False).ids:

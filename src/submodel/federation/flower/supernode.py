@@ -286,7 +286,7 @@ def find_own_data(text: str) -> tuple[str, str]:
     path = Path(text).expanduser()
     if path.exists():
         return str(path.resolve()), ""
-    if text == "own" or not SOURCES.knows(text):
+    if text == "own" or not SOURCES.accepts(text):
         return text, f"{text}: no such file or folder, nor the name of a data source"
     prefix, _, argument = text.partition(":")
     if prefix not in SOURCES.prefixes or SOURCES.entries[prefix].argument != "PATH":
