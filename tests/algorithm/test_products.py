@@ -206,7 +206,7 @@ def test_runs_of_low_rank_models_tell_the_error_alike_on_both_engines(
             "scheme": {"name": "hierarchical", "cells": 2, "every": 2},
             "clients": {"capacities": [0.5]},
         },
-        "ranks alone": {
+        "only ranks": {
             "model": {"adapter_layers": ["4"]},
             "local": {"absent_labels": "leave_out"},
         },
