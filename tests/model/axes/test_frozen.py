@@ -230,7 +230,7 @@ def written(m: Any, x: Tensor) -> Any:
     ("forward", "reason", "instead"),
     [
         (flipped, "read by flip, by position", "do not select its units"),
-        (constant, "a constant that is no parameter and no buffer", "register the tensor"),
+        (constant, "a constant that is neither a parameter nor a buffer", "register the tensor"),
         (positions, "made by arange", "compute it once and register it"),
         (looked_up, "read by index, looked up by index", "split, chunk or slice"),
         (unknown, "read by _linalg_svd, which has no rule", "use operators that have a rule"),

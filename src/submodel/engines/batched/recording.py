@@ -98,7 +98,7 @@ def record(compute: Callable[[], Sequence[Tensor]], inputs: Sequence[Tensor]) ->
         with _NoHiddenReads(), recorder:
             results = list(compute())
         if not torch.equal(before, torch.random.get_rng_state()):
-            raise UnrecordableError("it draws at random")
+            raise UnrecordableError("it draws random numbers")
     numbers = tuple(recorder.number(result) for result in results)
     for tensor in (*inputs, *recorder.constants.values()):
         vars(tensor).pop(_MARK, None)

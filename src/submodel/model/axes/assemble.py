@@ -90,7 +90,7 @@ def unify_equal_sizes(record: Record, log: NumberLog, module: nn.Module) -> list
 
     Returns notes on ambiguous choices.
     """
-    reason = "one number counts it and another dimension"
+    reason = "it and another dimension have the same number as size"
     alike = list(log.alike())
     for parts in alike_in_layers(module):
         alike_parts: list[Layout] = []

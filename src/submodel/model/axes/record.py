@@ -112,7 +112,7 @@ class Record:
         if facts is None:
             dimensions = self._owner_dimensions(tensor, read=True)
             if dimensions is None:
-                self.add_fixed(tensor, "a constant that is no parameter and no buffer")
+                self.add_fixed(tensor, "a constant that is neither a parameter nor a buffer")
             else:
                 self.add(tensor, dimensions, weight=True)
             facts = self.tensors[id(tensor)]
@@ -205,14 +205,14 @@ _ADVICE = (
     (WRITTEN_SIZE, "make it an attribute of the module, or -1, or read it from a shape"),
     ("no rule", "use operators that have a rule, or declare the axes"),
     ("its rule does not cover", "use operators that have a rule, or declare the axes"),
-    ("no parameter and no buffer", "register the tensor as a buffer, so that it is cut too"),
+    ("neither a parameter nor a buffer", "register the tensor as a buffer, so that it is cut too"),
     ("made by arange", "compute it once and register it as a buffer, so that it is cut too"),
     ("do not line up", "view and split it alike everywhere, or make the parts layers of their own"),
     ("looked up by index", "split, chunk or slice by a stored size instead of looking up by index"),
     ("by position", "do not select its units by their position"),
     ("by its place in memory", "use views, unfold or indices instead of as_strided"),
     ("one unit", "split it in equal parts, or make the single unit a layer of its own"),
-    ("one number counts it", "store two numbers, one for each of the dimensions"),
+    ("have the same number as size", "store two numbers, one for each of the dimensions"),
 )
 
 

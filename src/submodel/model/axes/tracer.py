@@ -262,7 +262,7 @@ def _watch_forward(
             record.algebra.locate = _add_line
             runs = [outputs_of(run(running, inputs), outputs)]
             if late := [n for n, p in running.named_parameters() if id(p) not in record.weights]:
-                problem = "made by the forward; run the module once before"
+                problem = "it is made by the forward; run the module once first"
                 raise ConfigError([f"{name}: {problem}" for name in late])
             _run_skipped(record, running, calls)
             if any(record.dimensions_of(tensor) is not None for tensor in snapshot.new_tensors()):
@@ -286,7 +286,7 @@ def _run_skipped(record: Record, module: nn.Module, calls: Calls) -> None:
         except Exception:  # it does not run on the sibling's inputs
             for tensor in layer.parameters():
                 for dimension in record.of(tensor).dimensions:
-                    record.algebra.freeze(dimension, "the forward passes it by")
+                    record.algebra.freeze(dimension, "the forward does not run it")
             continue
         pairs = zip(
             tensors_in(result, strict=False), tensors_in(of_sibling, strict=False), strict=False
