@@ -14,6 +14,7 @@ from rich.table import Table
 
 from submodel.comparison.records import COMPARISON_FILE, ArmRecord
 from submodel.comparison.statistics import (
+    BEST_IS_CHOSEN,
     JUDGEMENT_HEADINGS,
     Judgement,
     behind_best,
@@ -246,7 +247,7 @@ def remarks(result: ComparisonResult) -> str:
     """Explain the verdicts."""
     text = how_to_read(len(result.seeds), len(result.arms) - 1)
     if any(judgement.p is not None for judgement in result.judgements().values()):
-        text += " The best was chosen by these same runs, which is a bias in its favour."
+        text += f" {BEST_IS_CHOSEN}"
     return text
 
 

@@ -21,6 +21,8 @@ HOLDS, REVERSED, UNDECIDED, EQUAL = "holds", "reversed", "undecided", "no differ
 _ROUND_OFF = 1e-12  # bound on differences of equal fractions with other last bits
 PLUS_MINUS = "± is the standard deviation over seeds."
 """Meaning of ± in every table and text; intervals are in square brackets."""
+BEST_IS_CHOSEN = "The best was chosen by these same runs, so its lead is overestimated."
+"""Caution for tests of the difference to the best arm."""
 JUDGEMENT_HEADINGS = ("95 % interval", "p (Holm)")
 """Headings of the columns of `describe_judgement`."""
 _PERCENT = ("accuracy", "train accuracy", "accuracy gap", "held-out accuracy", "mean over sizes",

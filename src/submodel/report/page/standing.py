@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from submodel.comparison.statistics import (
+    BEST_IS_CHOSEN,
     PLUS_MINUS,
     Judgement,
     behind_best,
@@ -41,7 +42,6 @@ _FIRST = ("test_accuracy", "test_loss", "test_", "held_out_", "train_eval_", "tr
           "client_", "observed.", "coverage.", "clients", "refused", "missing")  # fmt: skip
 _MOST_MEASURES = 60  # on one page
 _MOST_LABELS = 4  # keys in a label; the table of differences has all
-_CAUTION = " The best was chosen by these same runs, so its lead is overestimated."
 
 
 def measures_of(runs: Iterable[PageRun]) -> list[MeasureInfo]:
@@ -167,7 +167,7 @@ def _standing(
         judgements = behind_best(by_seed)
         note = how_to_read(seeds, len(groups) - 1)
         if any(judgement.p is not None for judgement in judgements.values()):
-            note += _CAUTION
+            note += f" {BEST_IS_CHOSEN}"
     except MissingExtraError as error:  # the numbers are shown without tests
         note = f"Differences were not tested: {error}. {PLUS_MINUS}"
     best = next(place for place in by_seed if place not in judgements)
