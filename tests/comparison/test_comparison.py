@@ -1,4 +1,4 @@
-"""Comparing ways: what may be compared, that budgets are equal, that it goes on, what is said."""
+"""Comparisons: what may be compared, that budgets are equal, that it goes on, what is said."""
 
 from __future__ import annotations
 
@@ -96,17 +96,17 @@ def planned(
 
 
 def test_values_are_read_as_set_reads_them() -> None:
-    (way,) = parse_arms('random:sampling=fixed:clients.capacities=[1, "1/4"]:local.lr=0.5')
-    config = way.config(base_of(TINY))
+    (arm,) = parse_arms('random:sampling=fixed:clients.capacities=[1, "1/4"]:local.lr=0.5')
+    config = arm.config(base_of(TINY))
     assert (config.scheme.name, config.scheme.sampling) == ("random", "fixed")
     assert (config.clients.capacities, config.local.lr) == ([1, 0.25], 0.5)
     assert config.model.width == 8
-    assert way.title == 'random, sampling = fixed, clients.capacities = [1, "1/4"], local.lr = 0.5'
+    assert arm.title == 'random, sampling = fixed, clients.capacities = [1, "1/4"], local.lr = 0.5'
 
 
 def test_folders_are_named_apart_even_if_their_names_would_be_equal() -> None:
     ways = parse_arms('rolling:axes.whole=["a"],rolling:axes.whole=["a" ],rolling:axes.whole="a"')
-    assert [way.slug for way in ways] == ["rolling-axes.whole-a", "rolling-axes.whole-a-2",
+    assert [arm.slug for arm in ways] == ["rolling-axes.whole-a", "rolling-axes.whole-a-2",
                                           "rolling-axes.whole-a-3"]  # fmt: skip
     (long,) = parse_arms("rolling:axes.whole=[" + ", ".join(f"'axis{i}'" for i in range(99)) + "]")
     assert len(long.slug) == 100
@@ -246,10 +246,10 @@ def test_every_way_gets_what_the_first_takes_and_not_a_round_more(kind: str) -> 
     kind = BudgetKind(kind)
     for seed in (0, 1):
         amount = cost_of(prepare(made.configs["static"][seed]), kind, 6)
-        for way, own in made.configs.items():
+        for arm, own in made.configs.items():
             setup, rounds = prepare(own[seed]), own[seed].train.rounds
             assert cost_of(setup, kind, rounds) <= amount < cost_of(setup, kind, rounds + 1)
-            assert (way == "static") == (rounds == 6) or way == "random"
+            assert (arm == "static") == (rounds == 6) or arm == "random"
         assert made.configs["full"][seed].train.rounds < 6
     assert "static takes for 6 rounds" in made.budget
     assert made.rounds().startswith("static: 6; full: ")
@@ -260,7 +260,7 @@ def test_an_amount_is_for_all_and_more_seeds_change_nothing() -> None:
     amount = cost_of(setup, BudgetKind.BYTES, 9)
     few, many = (planned("static,full", "bytes", n, amount) for n in (1, 3))
     assert few.configs["full"][0].train.rounds == 9
-    assert all(many.configs[way][0] == few.configs[way][0] for way in ("static", "full"))
+    assert all(many.configs[arm][0] == few.configs[arm][0] for arm in ("static", "full"))
     with pytest.raises(ConfigError, match=r"^arm 'full': --amount: "):
         planned("static,full", "bytes", 1, amount // 10)
 
@@ -310,8 +310,8 @@ def made_up(accuracies: dict[str, list[float]]) -> ComparisonResult:
 
 
 def test_the_table_says_what_each_way_took_and_reached() -> None:
-    findings = made_up({"static": [0.5, 0.7], "full": [0.8, 0.8]})
-    static, full = comparison_rows(findings)
+    result = made_up({"static": [0.5, 0.7], "full": [0.8, 0.8]})
+    static, full = comparison_rows(result)
     assert static[:5] == ["static", "2 to 3", "4 GB", "2.5 T", "60.0 % ± 14.1"]
     assert full[:1] + full[4:] == ["full", "80.0 % ± 0.0", "0.2000 ± 0.0000", "", "", "", "best"]
     assert static[6:] == ["-20.0 points ± 14.1", "", "", "no verdict: 2 of 3 seeds"]
@@ -324,8 +324,8 @@ def test_the_table_says_what_each_way_took_and_reached() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seeds", [1, 2, 3])
 def test_the_page_has_the_figure_and_says_how_sure_it_is(seeds: int, tmp_path: Path) -> None:
-    findings = made_up({"static": [0.5, 0.7, 0.6][:seeds], "full": [0.8, 0.8, 0.8][:seeds]})
-    text = write_comparison(findings, tmp_path).read_text()
+    result = made_up({"static": [0.5, 0.7, 0.6][:seeds], "full": [0.8, 0.8, 0.8][:seeds]})
+    text = write_comparison(result, tmp_path).read_text()
     assert (tmp_path / "comparison.png").stat().st_size > 10_000
     assert "| static | 2" in text
     assert "`a command`" in text
@@ -359,7 +359,7 @@ class Done:
     """A comparison of which two runs were finished and one was stopped when it went on."""
 
     out: Path
-    findings: ComparisonResult
+    result: ComparisonResult
     untouched: bool
     log: str  # of the run that had been stopped
 
@@ -386,10 +386,10 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Done:
     with pytest.raises(Interruption):
         run_rounds(Training(made["static"][1], setup), stopped, [RoundCallback(stop)])
     before = [folder.summary_file.stat().st_mtime_ns for folder in finished]
-    findings = compare(ways, TINY, out=out, budget="bytes", seeds=2, jobs=2)
+    result = compare(ways, TINY, out=out, budget="bytes", seeds=2, jobs=2)
     untouched = [folder.summary_file.stat().st_mtime_ns for folder in finished] == before
     log = stopped.path.with_suffix(".log").read_text("utf-8")
-    return Done(out, findings, untouched, log)
+    return Done(out, result, untouched, log)
 
 
 @pytest.mark.slow
@@ -397,13 +397,13 @@ def test_what_was_stopped_goes_on_and_every_run_can_be_repeated(done: Done) -> N
     assert done.untouched
     assert done.log.startswith("resuming")
     assert not (done.out / "runs/static/seed-0.log").exists()
-    for way in done.findings.ways:
-        assert [run.seed for run in way.record.runs] == [0, 1]
-        for run, rounds in zip(way.record.runs, way.rounds, strict=True):
-            config = read(done.out / "runs" / way.record.slug / f"seed-{run.seed}/config.toml")
+    for arm in done.result.arms:
+        assert [run.seed for run in arm.record.runs] == [0, 1]
+        for run, rounds in zip(arm.record.runs, arm.rounds, strict=True):
+            config = read(done.out / "runs" / arm.record.slug / f"seed-{run.seed}/config.toml")
             assert (config.seed, config.train.rounds) == (run.seed, rounds)
             state, history = run_rounds(Training(config, prepare(config)))
-            folder = RunFolder(done.out / "runs" / way.record.slug / f"seed-{run.seed}")
+            folder = RunFolder(done.out / "runs" / arm.record.slug / f"seed-{run.seed}")
             assert run.lines[-1]["test_loss"] == float(f"{history[-1]['test_loss']:.7g}")
             assert len(folder.metrics()) == state.round == rounds
             sent = [line["bytes_down"] + line["bytes_up"] for line in history]
@@ -415,12 +415,10 @@ def test_what_was_stopped_goes_on_and_every_run_can_be_repeated(done: Done) -> N
 
 @pytest.mark.slow
 def test_budgets_are_kept_by_the_runs_themselves(done: Done) -> None:
-    static, full = (
-        [run.lines[-1]["bytes"] for run in way.record.runs] for way in done.findings.ways
-    )
+    static, full = ([run.lines[-1]["bytes"] for run in arm.record.runs] for arm in done.result.arms)
     assert all(f <= s for f, s in zip(full, static, strict=True))
-    assert done.findings.ways[0].rounds == [6, 6]
-    assert max(done.findings.ways[1].rounds) < 6
+    assert done.result.arms[0].rounds == [6, 6]
+    assert max(done.result.arms[1].rounds) < 6
 
 
 def command(monkeypatch: pytest.MonkeyPatch, *arguments: str | Path) -> int:
@@ -436,7 +434,7 @@ def command(monkeypatch: pytest.MonkeyPatch, *arguments: str | Path) -> int:
 def test_records_redraw_the_same_page_without_training(
     done: Done, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert ComparisonResult.read(done.out / "records") == done.findings
+    assert ComparisonResult.read(done.out / "records") == done.result
     assert command(monkeypatch, "--records", done.out / "records", "--out", tmp_path) == 0
     assert (tmp_path / "comparison.md").read_text() == (done.out / "comparison.md").read_text()
     assert not (tmp_path / "runs").exists()
@@ -461,9 +459,9 @@ def test_a_scheme_of_ones_own_is_named_by_its_path(
     settings = [word for text in [*SETTINGS, "train.rounds=1"] for word in ("--set", text)]
     ways = "rolling,last_of_mine:Last:spare=0:local.lr=0.1"
     assert command(monkeypatch, ways, *settings, "--seeds", "1", "--out", "out") == 0
-    findings = ComparisonResult.read(Path("out/records"))
-    assert [way.text for way in findings.ways] == ways.split(",")
-    config = read(Path("out/runs") / findings.ways[1].record.slug / "seed-0/config.toml")
+    result = ComparisonResult.read(Path("out/records"))
+    assert [arm.text for arm in result.arms] == ways.split(",")
+    config = read(Path("out/runs") / result.arms[1].record.slug / "seed-0/config.toml")
     assert (config.scheme.name, config.local.lr) == ("last_of_mine:Last", 0.1)
 
 
@@ -500,7 +498,7 @@ CLI = {
     "two bases": (["static", "--config", "a.toml", "--scale", "smoke"], "scale"),
     "missing file": (["static", "--config", "nowhere.toml"], "nowhere.toml: "),
     "bad setting": (["static", "--set", "train.rounds=x"], "train.rounds: 'x' "),
-    "bad way": (["rolling:windows=999"], "arm 'rolling:windows=999': scheme.windows: 999 "),
+    "bad arm": (["rolling:windows=999"], "arm 'rolling:windows=999': scheme.windows: 999 "),
     "amount": (["static", "--amount", "2GB"], "--amount: "),
     "too little": (
         ["static", "--budget", "bytes", "--amount", "1kB", "--out", "x"],
@@ -557,8 +555,8 @@ def test_a_run_for_every_width_and_one_record_for_the_way(
     half = plan.configs[slugs[1]][0]
     assert (half.scheme.name, half.model.share, half.clients.least) == ("full", 0.5, 0.5)
     assert half.local.lr == 0.1
-    findings = run_plan(plan, tmp_path, 1, Console(quiet=True), "a command")
-    exclusive = findings.ways[1]
+    result = run_plan(plan, tmp_path, 1, Console(quiet=True), "a command")
+    exclusive = result.arms[1]
     assert exclusive.text == "exclusive:local.lr=0.1"
     costs = [
         cost_of(prepare(plan.configs[slug][0]), kind, 2)
@@ -570,7 +568,7 @@ def test_a_run_for_every_width_and_one_record_for_the_way(
     line = exclusive.record.runs[0].lines[-1]
     assert line["capacity_accuracy.1"] == line["test_accuracy"]
     assert "capacity_accuracy.0.5" in line
-    assert ComparisonResult.read(tmp_path / "records") == findings
+    assert ComparisonResult.read(tmp_path / "records") == result
 
 
 def test_a_budget_is_of_all_widths_together() -> None:
@@ -597,16 +595,16 @@ def test_ways_are_compared_to_the_end_each_with_a_rate_of_its_own(
     static, rolling = specs_of_plan(plan)
     assert list(static.rates) == pytest.approx([0.02, 0.05, 0.1])
     assert not rolling.rates
-    findings = run_to_the_end(plan, tmp_path, 1, Console(quiet=True), "a command")
+    result = run_to_the_end(plan, tmp_path, 1, Console(quiet=True), "a command")
     table = read_rates(tmp_path / "records", "static")
     assert table is not None
     assert len(table.scores) == 3 + 2  # all alike, so the least is best: two more beyond it
-    assert "until flat" in findings.budget
-    for way in findings.ways:
-        assert way.rounds == [4]  # three and, never flat so soon, the decay
-        assert way.record.runs[0].is_flat is False
-        assert "client_accuracy.worst_quarter" in way.record.runs[0].lines[-1]
-    assert ComparisonResult.read(tmp_path / "records") == findings
+    assert "until flat" in result.budget
+    for arm in result.arms:
+        assert arm.rounds == [4]  # three and, never flat so soon, the decay
+        assert arm.record.runs[0].is_flat is False
+        assert "client_accuracy.worst_quarter" in arm.record.runs[0].lines[-1]
+    assert ComparisonResult.read(tmp_path / "records") == result
 
 
 def test_a_course_needs_one_milestone() -> None:

@@ -298,7 +298,7 @@ def _load(path: Path, like: Mapping[str, Tensor], into: bool = False) -> dict[st
     raise DamagedError(f"{path.parent}: its tensors are not those of this model")
 
 
-_KINDS = {
+_DTYPE_NAMES = {
     torch.int64: "I64",
     torch.float64: "F64",
     torch.float32: "F32",
@@ -316,14 +316,14 @@ _HEAD_MULTIPLE = 8  # alignment of the head, in bytes
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """Write tensors to a file in the format of `safetensors`, without a second copy in memory."""
-    order = list(_KINDS)
+    order = list(_DTYPE_NAMES)
     names = sorted(tensors, key=lambda name: (order.index(tensors[name].dtype), name))
     head, end = {}, 0
     for name in names:
         tensor = tensors[name]
         start, end = end, end + tensor.numel() * tensor.element_size()
         head[name] = {
-            "dtype": _KINDS[tensor.dtype],
+            "dtype": _DTYPE_NAMES[tensor.dtype],
             "shape": list(tensor.shape),
             "data_offsets": [start, end],
         }
@@ -347,7 +347,7 @@ def fill_tensors(path: Path, tensors: Mapping[str, Tensor]) -> bool:
         head = json.loads(file.read(length))
         for name, tensor in tensors.items():
             is_plain = tensor.is_contiguous() and tensor.device.type == "cpu"
-            if not is_plain or head[name]["dtype"] != _KINDS.get(tensor.dtype):
+            if not is_plain or head[name]["dtype"] != _DTYPE_NAMES.get(tensor.dtype):
                 return False
         for name, tensor in tensors.items():
             file.seek(8 + length + head[name]["data_offsets"][0])

@@ -194,8 +194,8 @@ class TestRanks:
     @pytest.mark.parametrize("scheme", ["static", "rolling", "random", "importance", "ordered"])
     def test_schemes_keep_their_contracts(self, scheme: str) -> None:
         model = {"name": "own", "adapters": "lora", "adapter_rank": 8}
-        findings = check_scheme({"name": scheme, "granularity": "unit"}, model=model)
-        assert "unit: at capacity 1 it is FedAvg, bit for bit (contract 1)" in findings
+        passed = check_scheme({"name": scheme, "granularity": "unit"}, model=model)
+        assert "unit: at capacity 1 it is FedAvg, bit for bit (contract 1)" in passed
 
     def test_given_in_python_only_ranks_are_cut_too(self) -> None:
         adapted = add_adapters(net(), rank=4)
