@@ -92,7 +92,7 @@ def test_plan_shows_the_arithmetic_and_says_when_nothing_fits(submodel: Command)
     assert result.returncode == 0, result.stderr
     assert "capacity 0.1" in result.stdout
     assert "parameters + " in result.stdout
-    assert "the next larger one" in result.stdout
+    assert "the next larger capacity" in result.stdout
     nothing = submodel("plan", "--memory", "1kB")
     assert nothing.returncode == 1
     assert "no capacity fits" in nothing.stdout
