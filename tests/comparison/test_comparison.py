@@ -1,4 +1,4 @@
-"""Comparisons: what may be compared, that budgets are equal, that it goes on, what is said."""
+"""Comparisons: allowed arms, equal budgets, resumption and reports."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def planned(
     return plan_comparison(parse_arms(ways), base_of(TINY), BudgetKind(kind), amount, seeds)
 
 
-# ways
+# arms
 
 
 def test_values_are_read_as_set_reads_them() -> None:
@@ -149,7 +149,7 @@ def test_what_cannot_be_compared_is_refused_before_anything_runs(case: str, tmp_
 def test_all_ways_that_are_wrong_are_named_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
         planned("rolling:windows=999,static,rolling:windows=998")
-    assert len(caught.value.problems) == 2  # whatever the number of seeds
+    assert len(caught.value.problems) == 2  # for any number of seeds
 
 
 def test_what_fails_with_one_seed_alone_is_found_before_anything_runs(
@@ -195,7 +195,7 @@ COUNTED: dict[str, dict[str, dict[str, Any]]] = {
     "all labels": {"local": {"absent_labels": "keep", "epochs": 2, "batch_size": 0}},
     "norms": {"model": {"name": "preresnet18", "width": 2}, "data": {"examples": 100}},
     "partition": {"scheme": {"name": "partition"}, "clients": {"capacities": [0.25]}},
-    # with rows of absent labels, how many are held depends on where the largest weights are
+    # with rows of absent labels, the number of held ones depends on the largest weights
     "importance": {
         "scheme": {"name": "importance", "granularity": "coordinate"},
         "local": {"absent_labels": "keep"},
@@ -356,12 +356,12 @@ def test_records_made_before_there_were_costs_can_be_read() -> None:
 
 @dataclass(frozen=True)
 class Done:
-    """A comparison of which two runs were finished and one was stopped when it went on."""
+    """A comparison with two finished runs and a stopped one when it resumed."""
 
     out: Path
     result: ComparisonResult
     untouched: bool
-    log: str  # of the run that had been stopped
+    log: str  # of the stopped run
 
 
 @pytest.fixture(scope="module")
@@ -422,7 +422,7 @@ def test_budgets_are_kept_by_the_runs_themselves(done: Done) -> None:
 
 
 def command(monkeypatch: pytest.MonkeyPatch, *arguments: str | Path) -> int:
-    """The exit status of the command, run here."""
+    """Run the command here and return its exit status."""
     monkeypatch.setattr(sys, "argv", ["submodel", "compare", *map(str, arguments)])
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     with pytest.raises(SystemExit) as caught:
@@ -452,7 +452,7 @@ def test_records_redraw_the_same_page_without_training(
 def test_a_scheme_of_ones_own_is_named_by_its_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a file in the working folder; settings may follow, as of any scheme."""
+    """The path is of a file in the working folder; settings may follow, like for any scheme."""
     outside = Path(__file__).parents[1] / "components/outside/a_scheme.py"
     shutil.copy(outside, tmp_path / "last_of_mine.py")
     monkeypatch.chdir(tmp_path)
@@ -468,7 +468,7 @@ def test_a_scheme_of_ones_own_is_named_by_its_path(
 def test_records_that_are_only_told_write_nothing(
     done: Done, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Beside records may lie other records, with a page of their own."""
+    """A folder of records may have other records and a page."""
     shutil.copytree(done.out / "records", tmp_path / "records")
     (tmp_path / "comparison.md").write_text("another's page")
     before = sorted(tmp_path.rglob("*"))
@@ -528,7 +528,7 @@ def test_ctrl_c_ends_the_command_and_says_how_to_go_on(
 
     def first_only(followers: Followers, job: Job) -> Follower:
         if started:
-            raise KeyboardInterrupt  # as if the user pressed it now
+            raise KeyboardInterrupt  # as if the user pressed Ctrl-C now
         started.append(job)
         return start(followers, job)
 
@@ -598,10 +598,10 @@ def test_ways_are_compared_to_the_end_each_with_a_rate_of_its_own(
     result = run_to_the_end(plan, tmp_path, 1, Console(quiet=True), "a command")
     table = read_rates(tmp_path / "records", "static")
     assert table is not None
-    assert len(table.scores) == 3 + 2  # all alike, so the least is best: two more beyond it
+    assert len(table.scores) == 3 + 2  # all are equal, so the smallest is best: two more beyond it
     assert "until flat" in result.budget
     for arm in result.arms:
-        assert arm.rounds == [4]  # three and, never flat so soon, the decay
+        assert arm.rounds == [4]  # three, as it is never flat so soon, and the decay
         assert arm.record.runs[0].is_flat is False
         assert "client_accuracy.worst_quarter" in arm.record.runs[0].lines[-1]
     assert ComparisonResult.read(tmp_path / "records") == result

@@ -180,7 +180,7 @@ def test_other_layers_are_those_of_torch(name: str, framed: bool) -> None:
 
 
 def test_a_client_is_computed_alike_in_every_stack() -> None:
-    """So neither stacks nor processes change a bit."""
+    """Neither stacks nor processes change a bit."""
     setup = setup_of("cnn", tiny_images(108), local={"batch_size": 10})
     together = updates(native_engine(setup, "always"), setup)
     engine = native_engine(setup)

@@ -60,7 +60,7 @@ class Counting(nn.Linear):
     calls = 0
 
     def forward(self, x: Tensor) -> Tensor:
-        """As ever."""
+        """Count the call and run the layer."""
         self.calls += 1
         return super().forward(x)
 

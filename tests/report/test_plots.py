@@ -47,7 +47,7 @@ def test_seeds_of_one_configuration_are_one_band(runs: list[Path]) -> None:
 def test_pages_and_figures_group_runs_alike(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """By the seed only, wherever and however runs were computed; a repeated seed is reported."""
+    """Only seeds differ in a group, wherever and however runs were computed; repeats are shown."""
     sections: list[dict[str, Any]] = [
         {"seed": 0},
         {"seed": 1, "engine": {"name": "local", "batching": "never"}, "name": "other"},

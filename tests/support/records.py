@@ -35,7 +35,7 @@ def record(
 def result_of(
     ways: Mapping[str, Sequence[float | Lines]], seconds: float = 1.0
 ) -> ComparisonResult:
-    """What a comparison found: of each way its curves."""
+    """Make the result of a comparison from the curves of each arm."""
     records = [
         ArmResult(name, name, record(name, curves, seconds)) for name, curves in ways.items()
     ]

@@ -9,7 +9,7 @@ import numpy as np
 
 from submodel.core import generator, needs_extra
 from submodel_lab.theory.objective import client_distance
-from submodel_lab.theory.problems import FloatArray, Logistic, Ridge, TheoryError
+from submodel_lab.theory.problems import FloatArray, Logistic, TheoryError
 
 with needs_extra("server", "the lab"):
     from sklearn import datasets
@@ -34,10 +34,6 @@ class DataSplit:
     def logistic(self, l2: float) -> Logistic:
         """Make an l2-regularised logistic regression."""
         return Logistic(self.x, self.y, l2)
-
-    def ridge(self, l2: float) -> Ridge:
-        """Make a ridge regression on the labels -1 and 1."""
-        return Ridge(self.x, self.y, l2)
 
 
 def load_split(

@@ -25,8 +25,7 @@ from submodel.drawing import (
     save_figure,
     with_style,
 )
-from submodel_lab.theory.measures import Measure, interval
-from submodel_lab.theory.problems import FloatArray
+from submodel_lab.theory.measures import Measure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes as Plot
@@ -49,13 +48,6 @@ class PlotLine:
     high: Sequence[float] | None = None
     style: str = "-o"
     exact: Sequence[float] | None = None
-
-    @classmethod
-    def of(
-        cls, label: str, x: Sequence[float], values: Sequence[FloatArray], style: str = "-o"
-    ) -> PlotLine:
-        """Make a line from the values of all trials at each x."""
-        return cls.of_measures(label, x, [Measure(*interval(v)) for v in values], style)
 
     @classmethod
     def of_measures(

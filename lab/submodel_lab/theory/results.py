@@ -157,7 +157,7 @@ def _measure_cells(row: ResultRow) -> dict[str, str]:
 
 
 def _shared_values(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What is the same in all rows, of several."""
+    """Return the values that all of several rows have in common."""
     if len(rows) < 2:
         return {}
     first, others = rows[0], rows[1:]
@@ -165,7 +165,7 @@ def _shared_values(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _usual_values(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What more than half of the rows have; "" of what more than half of them lack."""
+    """Return the values that more than half of the rows have ("" for missing ones)."""
     counts = {name: Counter(row.get(name, "") for row in rows) for row in rows for name in row}
     most = {name: counter.most_common(1)[0] for name, counter in counts.items()}
     return {name: value for name, (value, count) in most.items() if 2 * count > len(rows)}

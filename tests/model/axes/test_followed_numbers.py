@@ -303,7 +303,7 @@ def test_a_multiple_of_another_size_is_cut_with_it() -> None:
 
 
 def test_a_number_of_which_only_a_quotient_counts_may_be_any_that_gives_it() -> None:
-    """Of 7 units, one layer leaves 2 heads of 3, and the other reads 7."""
+    """One layer leaves 2 heads of 3 of 7 units, and the other reads 7."""
 
     def forward(m: Any, x: Tensor) -> Any:
         h = m.inner(m.up(x).relu())

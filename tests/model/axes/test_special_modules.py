@@ -85,7 +85,7 @@ old_tools = pytest.mark.filterwarnings(
 @old_tools
 @pytest.mark.parametrize("kind", REFUSED)
 def test_what_cannot_be_cut_is_refused_by_name(kind: str) -> None:
-    """At the trace, at the build with and without an example, and by `train`."""
+    """The trace, the build with and without an example, and `train` refuse it."""
     make, words = REFUSED[kind]
     made = make()
     axes = axes_of(net(), {"0.weight": (Along("h", 8), FixedPart(6)), "0.bias": (Along("h", 8),)})
