@@ -24,7 +24,7 @@ from typing import Any
 import psutil
 
 _EVERY = 2.0  # seconds between two readings
-_WAYS = ("whole", "killed", "processes")
+_ARMS = ("whole", "killed", "processes")
 
 
 def _memory(process: psutil.Process) -> dict[str, int]:
@@ -79,25 +79,25 @@ def _watch(arguments: list[str], run: Path, kill: bool = False) -> dict[str, Any
 
 
 def measure(
-    config: Path, folder: Path, ways: tuple[str, ...], options: list[str]
+    config: Path, folder: Path, arms: tuple[str, ...], options: list[str]
 ) -> dict[str, Any]:
     """Measure every arm.
 
     Args:
         config: configuration of the runs.
         folder: folder for the runs, which are removed one by one.
-        ways: arms, among whole, killed and processes.
+        arms: some of whole, killed and processes.
         options: further command-line options.
     """
     results: dict[str, Any] = {"cores": os.cpu_count(), "memory": psutil.virtual_memory().total}
-    for way in ways:
-        run = folder / way
+    for arm in arms:
+        run = folder / arm
         train = ["train", str(config), *options, "--out", str(run)]
-        if way == "processes":
+        if arm == "processes":
             train += ["--processes", "2"]
-        print(f"{way} ...", file=sys.stderr, flush=True)
-        figures = _watch(train, run, kill=way == "killed")
-        if way == "killed":
+        print(f"{arm} ...", file=sys.stderr, flush=True)
+        figures = _watch(train, run, kill=arm == "killed")
+        if arm == "killed":
             before = [line["round"] for line in _rounds(run)]
             figures = {"killed": figures, "rounds_before": before}
             figures["resumed"] = _watch(["resume", str(run)], run)
@@ -110,10 +110,10 @@ def measure(
             "bytes_down_per_client": lines[-1]["bytes_down"] / lines[-1]["clients"],
             "checkpoint_bytes": sum(file.stat().st_size for file in checkpoint.iterdir()),
         }
-        results[way] = figures
+        results[arm] = figures
         shutil.rmtree(run)
         print(json.dumps(figures, indent=1), file=sys.stderr, flush=True)
-    hashes = {results[way]["model_sha256"] for way in ways}
+    hashes = {results[arm]["model_sha256"] for arm in arms}
     results["same_bytes"] = len(hashes) == 1
     return results
 
@@ -123,7 +123,7 @@ def main() -> None:
     parser.add_argument("config", type=Path)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--folder", type=Path, help="folder for the runs (default: TMPDIR)")
-    parser.add_argument("--ways", nargs="+", choices=_WAYS, default=_WAYS)
+    parser.add_argument("--ways", nargs="+", choices=_ARMS, default=_ARMS)
     parser.add_argument("--set", action="append", default=[], help="as for submodel train")
     arguments = parser.parse_args()
     options = [part for setting in arguments.set for part in ("--set", setting)]

@@ -21,8 +21,8 @@ TINY = ("data.examples=40", "data.test_examples=20", "clients.count=4", "clients
 
 def _missing(things: Things, others: Things) -> Things:
     """List the entries that the others lack."""
-    missing = {t: [o for o in offers if o not in others.get(t, [])] for t, offers in things.items()}
-    return {t: offers for t, offers in missing.items() if offers or t not in others}
+    missing = {t: [o for o in names if o not in others.get(t, [])] for t, names in things.items()}
+    return {t: names for t, names in missing.items() if names or t not in others}
 
 
 @pytest.mark.parametrize("part", KEPT)

@@ -148,9 +148,9 @@ def test_the_merge_is_its_formula(seed: int, rule: str) -> None:
         for name, index in {"w": np.ix_(rows, columns), "b": (rows,)}.items():
             total[name][index] += weight * (values[name].numpy() - whole[name].numpy()[index])
             held[name][index] += weight
-    everyone = sum(weight for _, _, weight in updates)
+    total_weight = sum(weight for _, _, weight in updates)
     for name, merged in accumulator.merge().items():
-        divisor = np.maximum(held[name], 1e-9) if rule == "selective" else everyone
+        divisor = np.maximum(held[name], 1e-9) if rule == "selective" else total_weight
         expected = whole[name].numpy() + total[name] / divisor
         # float64 rounding of sums up to 1e3
         np.testing.assert_allclose(merged.numpy(), expected, rtol=1e-12, atol=1e-12)

@@ -105,8 +105,8 @@ def reference(updates: Updates) -> Tensors:
             cut.add(name, holders, weight)
             total = total + np.vectorize(lambda x: round(x * 2**62), otypes=[object])(change)
         sums = np.vectorize(lambda x: x / 2**62, otypes=[np.float64])(total)
-        everyone = sum(weight for *_, weight in updates)
-        result[name] = average(whole, torch.from_numpy(sums), holders, everyone, SELECTIVE)
+        total_weight = sum(weight for *_, weight in updates)
+        result[name] = average(whole, torch.from_numpy(sums), holders, total_weight, SELECTIVE)
     return result
 
 
@@ -223,7 +223,7 @@ def test_large_tensors_are_merged_to_the_bits_of_exact_sums(case: str, rule: Mer
             for n, t in gather(cut, model).items()
         }
         updates.append((cut, moved, 1.0 + number % 3))
-    sums, everyone = Accumulator(model, rule), sum(weight for *_, weight in updates)
+    sums, total_weight = Accumulator(model, rule), sum(weight for *_, weight in updates)
     for one in updates:
         sums.add(*one)
     expected, covered = {}, 0
@@ -232,7 +232,7 @@ def test_large_tensors_are_merged_to_the_bits_of_exact_sums(case: str, rule: Mer
         for cut, tensors, weight in updates:
             cut.add(name, change, (tensors[name].double() - cut.part(name, whole)) * weight)
             cut.add(name, holders, weight)
-        expected[name] = average(whole, change, holders, everyone, rule)
+        expected[name] = average(whole, change, holders, total_weight, rule)
         covered += int(holders.count_nonzero())
     assert all(torch.equal(expected[name], tensor) for name, tensor in sums.merge().items())
     assert coverage([sums]) == covered / sum(t.numel() for t in model.values())

@@ -96,7 +96,7 @@ def read_results(folder: Path) -> Observation:
     for budget in ("bytes", "rounds"):
         records = f"results/compare-{budget}"
         arms = command_json("compare", "--records", records, cwd=RESULTS.parent)["ways"]
-        tables[budget] = {way["way"]: digest(way) for way in arms}
+        tables[budget] = {arm["way"]: digest(arm) for arm in arms}
     return {"pages": pages, "tables": tables}
 
 

@@ -307,8 +307,8 @@ def test_a_path_comes_first_then_what_was_kept(
     monkeypatch.setattr("shutil.which", lambda _: None)
     with pytest.raises(DataError) as caught:
         load_cifar(TEN)
-    for way in ("data.path", "'hub'", "'npm'"):
-        assert way in str(caught.value)
+    for source in ("data.path", "'hub'", "'npm'"):
+        assert source in str(caught.value)
     first = make_tar(tmp_path / "a.tar.gz", records(TEN))
     images = load_cifar(TEN, first)
     assert cache_file("cifar10-label-archive").is_file()

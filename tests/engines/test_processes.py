@@ -330,8 +330,8 @@ def train(group: ProcessGroup, machines: str) -> dict[str, tuple[dict[str, bytes
         state, _ = loop.run_rounds(Training(config, prepare(config)), group=group)
         values = {n: t.numpy() for n, t in state.tensors.items()}
         addresses = group.gather_json({"inodes": sorted(_mapped())})
-        everyone = [set(note["inodes"]) for note in addresses]
-        in_one_memory = bool(set.intersection(*everyone))
+        mappings = [set(note["inodes"]) for note in addresses]
+        in_one_memory = bool(set.intersection(*mappings))
         assert all(v.flags.writeable for v in values.values()) or group.rank
         results[name] = {n: v.tobytes() for n, v in values.items()}, in_one_memory
     return results

@@ -120,8 +120,8 @@ class Saboteur:
 
 def there(line: Mapping[str, Any]) -> set[int]:
     """Return the requested clients of a round, by its record."""
-    everyone = {*line["devices"], *line.get("missing", {}), *line["refused"]}
-    return {int(client) for client in everyone}
+    requested = {*line["devices"], *line.get("missing", {}), *line["refused"]}
+    return {int(client) for client in requested}
 
 
 def absent(line: Mapping[str, Any]) -> dict[int, str]:

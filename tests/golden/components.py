@@ -184,8 +184,8 @@ SCORED: dict[str, Sections] = {
         _TABLE, _NATURAL, {"data": {"client": "town"}, "train": {"evaluate_clients": "submodel"}}
     ),
     **{
-        f"gaps: {way}": joined(_TABLE, {"data": {"name": "csv:gaps.csv", "missing": way}})
-        for way in ("mean", "category", "drop")
+        f"gaps: {rule}": joined(_TABLE, {"data": {"name": "csv:gaps.csv", "missing": rule}})
+        for rule in ("mean", "category", "drop")
     },
     # partitions
     "iid": joined(_MLP, {"data": {"partition": "iid"}}),

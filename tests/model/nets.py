@@ -72,7 +72,7 @@ class Net(nn.Module):
 
     def __init__(self, forward: Forward, **parts: Any) -> None:
         super().__init__()
-        self.told = forward
+        self.function = forward
         for name, part in parts.items():
             if isinstance(part, Tensor) and not isinstance(part, nn.Parameter):
                 self.register_buffer(name, part)
@@ -80,7 +80,7 @@ class Net(nn.Module):
                 setattr(self, name, part)
 
     def forward(self, *inputs: Tensor) -> Any:
-        return self.told(self, *inputs)
+        return self.function(self, *inputs)
 
 
 def weight(*shape: int, dtype: torch.dtype = torch.float32) -> nn.Parameter:
@@ -100,9 +100,11 @@ def mlp(*widths: int) -> nn.Sequential:
     return nn.Sequential(*layers[:-1])
 
 
-def entry(name: str, make: Callable[[], nn.Module], *shapes: tuple[int, ...], **told: Any) -> Entry:
+def entry(
+    name: str, make: Callable[[], nn.Module], *shapes: tuple[int, ...], **options: Any
+) -> Entry:
     """Make a net that reads tensors of random numbers of these shapes."""
-    return Entry(name, lambda: (make(), tuple(torch.randn(shape) for shape in shapes)), **told)
+    return Entry(name, lambda: (make(), tuple(torch.randn(shape) for shape in shapes)), **options)
 
 
 def text(layout: Layout) -> str:

@@ -18,7 +18,7 @@ from torch import nn
 
 
 class Rows(torch.utils.data.Dataset):
-    """Map-style, as everybody writes them."""
+    """A usual map-style dataset."""
 
     def __init__(self, rows):
         self.rows = rows

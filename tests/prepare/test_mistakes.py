@@ -72,12 +72,12 @@ ROUNDS: list[Mapping[str, Any]] = []
 
 
 def train(model: Any = None, data: Any = None, given: Any = None, **options: Any) -> Any:
-    told = {"on_round": ROUNDS.append, **options}
+    arguments = {"on_round": ROUNDS.append, **options}
     return submodel.train(
         net() if model is None else model,
         own() if data is None else data,
         config() if given is None else given,
-        **told,
+        **arguments,
     )
 
 
@@ -582,9 +582,9 @@ SAME: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.parametrize("way", SAME)
-def test_what_means_the_same_is_the_same(way: str, usual: Any) -> None:
-    assert weights(SAME[way]()) == weights(usual)
+@pytest.mark.parametrize("case", SAME)
+def test_what_means_the_same_is_the_same(case: str, usual: Any) -> None:
+    assert weights(SAME[case]()) == weights(usual)
 
 
 @pytest.mark.parametrize("capacity", ["1/2", " 0.5", 0.5, np.float32(0.5)])
@@ -611,10 +611,10 @@ class Padded(nn.Module):
         self.words, self.last = nn.Embedding(10, 8), nn.Linear(8, 3)
 
     def forward(self, x: Tensor) -> Any:
-        told = (x > 0).sum(1, keepdim=True)
-        if not bool(told.all()):
+        counts = (x > 0).sum(1, keepdim=True)
+        if not bool(counts.all()):
             raise ValueError("an empty text")
-        return self.last((self.words(x) * (x > 0)[..., None]).sum(1) / told)
+        return self.last((self.words(x) * (x > 0)[..., None]).sum(1) / counts)
 
 
 TAKEN: dict[str, Callable[[], Any]] = {

@@ -96,7 +96,7 @@ def test_pointing_at_a_curve_tells_its_values(pages: Path, browser: Browser) -> 
         ActionChains(browser.driver, duration=0).move_by_offset(3, 0).perform()
     words = browser.text(".tip")
     assert "round" in words
-    assert all(way in words for way in ("rolling", "static", "random"))
+    assert all(arm in words for arm in ("rolling", "static", "random"))
     assert words.count("%") == 9  # mean, least and most of each
 
 

@@ -25,7 +25,7 @@ from tests.support.schemes import joined, sections_of
 
 Sections = dict[str, Any]
 FEW = {"train": {"rounds": 4, "evaluate_every": 4, "checkpoint_every": 2}}
-WAYS: dict[str, Sections] = {
+CASES: dict[str, Sections] = {
     **{
         name: sections_of(name, "unit")
         for name in ("rolling", "random", "importance", "partition", "masked-sgd-importance")
@@ -50,11 +50,11 @@ def updates(monkeypatch: pytest.MonkeyPatch) -> list[Update]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("case", CASES)
 def test_counts_are_of_the_cuts_that_clients_trained(
-    way: str, tmp_path: Path, updates: list[Update]
+    case: str, tmp_path: Path, updates: list[Update]
 ) -> None:
-    run(tmp_path / "run", parse(joined(SMALL, WAYS[way], FEW)))
+    run(tmp_path / "run", parse(joined(SMALL, CASES[case], FEW)))
     found = coverage_of(tmp_path / "run")
     assert [shown.number for shown in found.rounds] == [1, 2, 3, 4]
     assert found.notes == ()
@@ -92,7 +92,7 @@ def test_an_older_folder_tells_the_same_where_the_seed_does(tmp_path: Path) -> N
 
 
 def test_an_older_folder_does_not_tell_what_depends_on_the_model(tmp_path: Path) -> None:
-    run(tmp_path / "run", parse(joined(SMALL, FEW, WAYS["importance"])))
+    run(tmp_path / "run", parse(joined(SMALL, FEW, CASES["importance"])))
     (tmp_path / "run" / "coverage.jsonl").unlink()
     found = coverage_of(tmp_path / "run")
     assert found.rounds == ()
@@ -194,7 +194,7 @@ def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
     "cut", [{"other": "gA=="}, {"1": "?"}, {"1": "gA=="}], ids=["axis", "text", "length"]
 )
 def test_cuts_of_another_model_are_as_good_as_none(tmp_path: Path, cut: dict[str, str]) -> None:
-    run(tmp_path / "run", parse(joined(SMALL, WAYS["importance"], {"train": {"rounds": 2}})))
+    run(tmp_path / "run", parse(joined(SMALL, CASES["importance"], {"train": {"rounds": 2}})))
     path = tmp_path / "run" / "coverage.jsonl"
     first, second = map(json.loads, path.read_text().splitlines())
     first["cuts"][0]["units"] = cut

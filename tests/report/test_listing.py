@@ -33,9 +33,9 @@ def runs(tmp_path: Path) -> Path:
     write_run(out / "runs/rolling/seed-0", [evaluated(4, 0.5)], is_finished=True)
     write_run(out / "runs/static/seed-0", [round_entries(1), round_entries(2)])
     planned = [
-        PlannedRun(f"runs/{way}/seed-{seed}", 4, 1.0, has_ended=(way, seed) == ("rolling", 0))
+        PlannedRun(f"runs/{arm}/seed-{seed}", 4, 1.0, has_ended=(arm, seed) == ("rolling", 0))
         for seed in range(2)
-        for way in ("rolling", "static")
+        for arm in ("rolling", "static")
     ]
     ExperimentProgress(1000.0, 2, tuple(planned), work_at_begin=2.0).write(out)
     return base

@@ -115,7 +115,7 @@ class Failing(submodel.Callback):
         pass
 
     def after_round(self, before: State, after: State, line: Metrics) -> None:
-        raise ConnectionError("nobody listens")
+        raise ConnectionError("connection refused")
 
 
 def test_a_tracker_that_fails_is_named_and_the_run_can_go_on_without_it(tmp_path: Path) -> None:

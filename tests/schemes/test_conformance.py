@@ -71,11 +71,11 @@ CASES = [(name, *case) for name in SCHEMES.entries for case in SETTINGS.get(name
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "keys", "told"), CASES, ids=lambda v: str(v))
+@pytest.mark.parametrize(("name", "keys", "options"), CASES, ids=lambda v: str(v))
 def test_the_schemes_of_the_package_keep_what_schemes_must(
-    name: str, keys: Options, told: Options
+    name: str, keys: Options, options: Options
 ) -> None:
-    checked = check_scheme({"name": name, **keys}, **told)
+    checked = check_scheme({"name": name, **keys}, **options)
     assert len(checked) == len(set(checked)) >= 8
 
 
@@ -310,8 +310,8 @@ def test_the_one_they_differ_from_passes_and_a_refused_granularity_is_left_out()
 
 @pytest.mark.slow
 def test_what_is_not_asked_for_is_not_checked() -> None:
-    def check(name: str, **told: Any) -> list[str]:
-        return check_scheme({"name": f"{__name__}:{name}", "granularity": "unit"}, **told)
+    def check(name: str, **options: Any) -> list[str]:
+        return check_scheme({"name": f"{__name__}:{name}", "granularity": "unit"}, **options)
 
     assert not any("contract 1" in what for what in check("NeverWhole", whole=False))
     assert "unit: every capacity holds units" in check("Greedy", budget=None, whole=False)

@@ -274,10 +274,11 @@ def test_cells_are_weighted_by_examples_where_clients_are() -> None:
 
 @pytest.mark.parametrize("granularity", ["unit", "coordinate"])
 def test_one_cell_is_plain_training(granularity: str) -> None:
-    everyone: dict[str, Any] = {"clients": {"capacities": [1]}}
+    full_capacity: dict[str, Any] = {"clients": {"capacities": [1]}}
     one = {"name": "hierarchical", "cells": 1, "granularity": granularity}
     alone, full = (
-        run(tiny_setup("cnn", scheme=scheme, **everyone), 2) for scheme in (one, {"name": "full"})
+        run(tiny_setup("cnn", scheme=scheme, **full_capacity), 2)
+        for scheme in (one, {"name": "full"})
     )
     assert not alone.memory
     assert all(torch.equal(alone.tensors[n], t) for n, t in full.tensors.items())

@@ -345,10 +345,10 @@ def test_weights_come_back_with_the_value_that_they_left_with() -> None:
 
 @pytest.mark.parametrize("rule", RULES)
 def test_at_capacity_one_it_is_fedavg_bit_for_bit(rule: str) -> None:
-    everyone: dict[str, Any] = {"clients": {"capacities": [1]}, "merge": {"rule": rule}}
+    full_capacity: dict[str, Any] = {"clients": {"capacities": [1]}, "merge": {"rule": rule}}
     scheme = {"name": "pruned", "granularity": "coordinate", "every": 1}
-    pruned = run(tiny_setup("cnn", scheme=scheme, **everyone), 3)
-    full = run(tiny_setup("cnn", scheme={"name": "full"}, **everyone), 3)
+    pruned = run(tiny_setup("cnn", scheme=scheme, **full_capacity), 3)
+    full = run(tiny_setup("cnn", scheme={"name": "full"}, **full_capacity), 3)
     for (state, report), (expected, full_report) in zip(pruned, full, strict=True):
         assert all(torch.equal(state.tensors[n], t) for n, t in expected.tensors.items())
         assert (report.bytes_down, report.bytes_up, report.flops) == (

@@ -89,10 +89,10 @@ def logits(setup: Setup, cut: Cut) -> Tensor:
 
 
 def test_at_capacity_one_only_aligned_channels_compute_the_global_model() -> None:
-    everyone = Assignment(0, 0, 1.0)
+    assignment = Assignment(0, 0, 1.0)
     for alignment in ("residual", "independent"):
         setup = aligned(alignment)
-        whole, own = logits(setup, WHOLE), logits(setup, cut_of(setup, everyone))
+        whole, own = logits(setup, WHOLE), logits(setup, cut_of(setup, assignment))
         gap = float((own - whole).abs().max())
         assert gap == 0 if alignment == "residual" else gap > 0.1
 

@@ -33,25 +33,25 @@ def record(
 
 
 def result_of(
-    ways: Mapping[str, Sequence[float | Lines]], seconds: float = 1.0
+    arms: Mapping[str, Sequence[float | Lines]], seconds: float = 1.0
 ) -> ComparisonResult:
     """Make the result of a comparison from the curves of each arm."""
     records = [
-        ArmResult(name, name, record(name, curves, seconds)) for name, curves in ways.items()
+        ArmResult(name, name, record(name, curves, seconds)) for name, curves in arms.items()
     ]
     return ComparisonResult(records, "some budget", "a command")
 
 
 def make_comparison(path: Path, seeds: int = 3) -> Path:
     """Write rolling, static and random with their runs; rolling is 0.2 ahead of both."""
-    ways = []
+    arms = []
     for scheme, bonus in (("rolling", 0.2), ("static", 0.0), ("random", 0.002)):
         folders = [
             make_run(path / "runs" / scheme / f"seed-{s}", s, scheme, bonus=bonus * (1 + s / 50))
             for s in range(seeds)
         ]
-        ways.append(ArmResult(scheme, scheme, ArmRecord.of(scheme, folders)))
-    ComparisonResult(ways, "12 rounds each", "submodel compare rolling,static,random").write(
+        arms.append(ArmResult(scheme, scheme, ArmRecord.of(scheme, folders)))
+    ComparisonResult(arms, "12 rounds each", "submodel compare rolling,static,random").write(
         path / "records"
     )
     return path
@@ -60,14 +60,14 @@ def make_comparison(path: Path, seeds: int = 3) -> Path:
 def make_study(path: Path) -> Path:
     """Write a study of one theorem with two settings."""
     path.mkdir(parents=True)
-    claim: dict[str, Any] = {
+    statement: dict[str, Any] = {
         "source": "Theorem 1",
         "parameter": "R",
         "case": "p=1",
         "quantity": "slope",
     }
-    claim |= {"estimate": -1.0, "low": -1.1, "high": -0.9, "exact": -1.0, "relation": "<="}
-    claim |= {"limit": -0.9, "verdict": "yes", "conditions": "met"}
+    statement |= {"estimate": -1.0, "low": -1.1, "high": -0.9, "exact": -1.0, "relation": "<="}
+    statement |= {"limit": -0.9, "verdict": "yes", "conditions": "met"}
     rows = [
         {"p": p, "R": r, "gap": 1 / r, "gap low": 0.9 / r, "gap high": 1.1 / r, "bound": 2 / r}
         for p in (1.0, 0.5)
@@ -79,7 +79,7 @@ def make_study(path: Path) -> Path:
         "version": "0",
         "settings": {"p": [1]},
     }
-    content |= {"claims": [claim], "notes": ["a note"], "failures": [], "rows": rows}
+    content |= {"claims": [statement], "notes": ["a note"], "failures": [], "rows": rows}
     (path / "tiny.json").write_text(json.dumps(content), "utf-8")
     (path / "tiny-claims.csv").write_text("source\n", "utf-8")
     return path

@@ -267,21 +267,21 @@ def _gather_comparison(gathering: _Gathering, folder: Path) -> None:
     """Add contrasts of the best arm that a fleet could run with each of the others."""
     result = ComparisonResult.read(folder)
     keys = {}
-    for arm in result.ways:
+    for arm in result.arms:
         settings = parse_arms([arm.text])[0].overrides
         key = method_key(settings)
         keys[arm.text] = gathering.add_method(key, method_of(key, settings))
-    config = next(w.record.config for w in result.ways if "clients." not in w.text)
+    config = next(w.record.config for w in result.arms if "clients." not in w.text)
     setting = gathering.add_setting(
         folder.name,
         circumstances_of(
             _describe(config),
             config,
-            [arm.record for arm in result.ways],
+            [arm.record for arm in result.arms],
             "bytes" if "bytes" in result.budget else "rounds",
         ),
     )
-    options = [arm for arm in result.ways if not gathering.methods[keys[arm.text]].reference]
+    options = [arm for arm in result.arms if not gathering.methods[keys[arm.text]].reference]
     judgements = behind_best({w.text: w.record.final("accuracy") for w in options})
     best = next(keys[arm.text] for arm in options if arm.text not in judgements)
     contrasts = [

@@ -371,11 +371,11 @@ def _deal_law(scheme: PartitionScheme, capacities: tuple[float, ...], dimension:
     draws = [Draw(0, 0, i, place=i) for i in range(len(capacities))]
     parts = [scheme.select(COORDINATES, dimension, capacities[0], draw) for draw in draws]
     sizes = tuple(int(part.sum()) for part in parts)
-    rest, ways = dimension, 1
+    rest, divisions = dimension, 1
     for size in sizes:
-        ways *= math.comb(rest, size)
+        divisions *= math.comb(rest, size)
         rest -= size
-    if ways > _MOST_DEALS:
+    if divisions > _MOST_DEALS:
         return FixedSizeLaw(sizes, dimension, independent=False)
     deals: list[list[tuple[int, ...]]] = [[]]
     for size in sizes:
@@ -384,11 +384,11 @@ def _deal_law(scheme: PartitionScheme, capacities: tuple[float, ...], dimension:
             for deal in deals
             for part in combinations(sorted(set(range(dimension)).difference(*deal)), size)
         ]
-    masks = np.zeros((ways, len(sizes), dimension))
+    masks = np.zeros((divisions, len(sizes), dimension))
     for entry, deal in zip(masks, deals, strict=True):
         for client, part in enumerate(deal):
             entry[client, list(part)] = 1
-    return ListLaw(masks, np.full(ways, 1 / ways), every=scheme.every)
+    return ListLaw(masks, np.full(divisions, 1 / divisions), every=scheme.every)
 
 
 def bernoulli(p: float, clients: int, unbiased: bool = False) -> Masking:

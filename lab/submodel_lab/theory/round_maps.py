@@ -162,7 +162,7 @@ def round_map(work: list[ClientWork], law: MaskLaw, participants: int | None = N
     if by_moments is not None:
         return _map_by_moments(work, law, by_moments, weights)
     if not law.independent:
-        raise TheoryError("the parts of these clients are too many ways to deal: fewer coordinates")
+        raise TheoryError("these clients' parts have too many divisions to list: fewer coordinates")
     if most > MOST_MASKS:
         raise TheoryError(
             f"{most} masks of a client and K = {steps} local steps: at most {MOST_MASKS} masks are "

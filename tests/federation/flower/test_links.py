@@ -783,10 +783,10 @@ def test_what_the_superlink_refuses(control: Control, link: Superlink, app: Path
         with pytest.raises(SubmodelError, match="P-384"):
             control.register(key)
     with (
-        closing(Control("127.0.0.1:9", None)) as nobody,
+        closing(Control("127.0.0.1:9", None)) as unreachable,
         pytest.raises(SubmodelError, match=r"127\.0\.0\.1:9"),
     ):
-        nobody.nodes()
+        unreachable.nodes()
 
 
 @pytest.mark.slow

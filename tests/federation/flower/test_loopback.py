@@ -92,12 +92,12 @@ def refused(processes: Processes) -> None:
     where = ["--superlink", f"127.0.0.1:{processes.port}", "--host", "127.0.0.1"]
     where += ["--isolation", "process"]  # nothing is started that would start an app
     logs = [processes.folder / f"pretender-{number}.log" for number in range(len(pretences))]
-    ways = [
+    attempts = [
         [str(log), [*where, "--port", str(free_port()), *credentials]]
         for log, credentials in zip(logs, pretences.values(), strict=True)
     ]
     with subprocess.Popen(
-        [sys.executable, "-c", PRETENDERS, json.dumps(ways)],
+        [sys.executable, "-c", PRETENDERS, json.dumps(attempts)],
         env=environment(processes.folder / "pretenders"),
         stdout=subprocess.PIPE,
         text=True,

@@ -47,7 +47,7 @@ class Net(nn.Module):
 
 
 class Attribute(Net):
-    """The access is kept in ``self.ways``."""
+    """The access is kept in ``self.accesses``."""
 
     way: Any
 
@@ -81,10 +81,10 @@ class Recursive(Attribute):
 class InTuples(Net):
     def prepare(self) -> None:
         layers = {"middle": [self.middle]}
-        self.ways: Any = [((lambda x: self.scale * layers["middle"][0](x)),)]
+        self.accesses: Any = [((lambda x: self.scale * layers["middle"][0](x)),)]
 
     def through(self, x: Tensor) -> Any:
-        return self.ways[0][0](x)
+        return self.accesses[0][0](x)
 
 
 class Partial(Attribute):

@@ -245,14 +245,16 @@ def test_a_sub_model_is_the_model_with_the_other_ranks_zeroed(scheme: str) -> No
 @pytest.mark.slow
 @pytest.mark.parametrize("rule", RULES)
 def test_at_capacity_one_every_scheme_is_fedavg_bit_for_bit(rule: str) -> None:
-    everyone: dict[str, Any] = {
+    full_capacity: dict[str, Any] = {
         "clients": {"capacities": [1.0]},
         "merge": {"rule": rule},
         "local": {"steps": 2},
     }
-    expected = one_round(low_setup("cnn", scheme={"name": "full"}, **everyone), rounds=2)
+    expected = one_round(low_setup("cnn", scheme={"name": "full"}, **full_capacity), rounds=2)
     for scheme in SCHEMES.values():
-        assert one_round(low_setup("cnn", scheme=scheme, **everyone), rounds=2) == expected, scheme
+        assert one_round(low_setup("cnn", scheme=scheme, **full_capacity), rounds=2) == expected, (
+            scheme
+        )
 
 
 @pytest.mark.slow
