@@ -57,7 +57,6 @@ def _registered(count: int) -> Ours:
 
 
 def _texts() -> Dataset:
-    """Make a dataset of random tokens."""
     rng = torch.Generator().manual_seed(0)
     tokens = torch.randint(_VOCABULARY, (64, _LENGTH + 1), generator=rng)
     examples = Examples(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())

@@ -68,7 +68,6 @@ def _default(parameter: Any) -> str:
 
 
 def _keys(help_: CommandHelp) -> str:
-    """Format the JSON keys of a command as a table."""
     lines = ["| key of `--json` | |", "| --- | --- |"]
     lines += [f"| `{key}` | {_cell(meaning)} |" for key, meaning in help_.keys.items()]
     return "\n".join(lines)

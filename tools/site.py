@@ -71,7 +71,6 @@ def on_page_content(html: str, page: Page, **_: Any) -> str:
 
 
 def _redirect(link: re.Match[str], home: str, page: Page, files: Files) -> str:
-    """Return a link for the site."""
     text, anchor = link["text"], link["anchor"] or ""
     target = posixpath.normpath(posixpath.join(posixpath.dirname(home), link["path"]))
     inside = target.removeprefix("docs/")

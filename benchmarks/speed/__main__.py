@@ -129,7 +129,6 @@ def _drop(
 
 
 def _measure(name: str, chosen: Sequence[str], given: argparse.Namespace) -> dict[str, Any]:
-    """Measure a workload."""
     workload = WORKLOADS[name]
     is_short = given.quick and workload.warm_up == 1  # a round of many seconds
     contenders = [(c, c, name) for c in chosen if not (is_short and c == "local")]

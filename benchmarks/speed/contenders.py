@@ -88,7 +88,6 @@ class Contender:
         return self._answer(_FOR_A_ROUND)
 
     def _answer(self, patience: float) -> dict[str, Any]:
-        """Read the next line of output."""
         assert self._process.stdout is not None
         until = time.perf_counter() + patience
         while b"\n" not in self._rest:

@@ -20,8 +20,10 @@ KEY = re.compile(r"((?:training|test) data|scheme \w+|[^\s:'\"(]{1,80}): ")
 def check(table: str, row: object, error: Caught) -> None:
     """Compare the error of a row of a table of mistakes with the recorded one.
 
-    Args: table: the name of the table. row: the name of the row or its mistake, not the message.
-    error: the caught exception, or the ended command.
+    Args:
+        table: the name of the table.
+        row: the name of the row or its mistake, not the message.
+        error: the caught exception, or the ended command.
     """
     ERRORS.check(name_of(table, row), describe(error))
 

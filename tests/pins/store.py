@@ -13,7 +13,8 @@ FOLDER = Path(__file__).parent
 class Pins:
     """The values of a file.
 
-    Args: name: of the file, without its ending.
+    Args:
+        name: of the file, without its ending.
     """
 
     recording = False

@@ -16,8 +16,10 @@ from submodel.algorithm.merge import Accumulator
 class ThreadExchange:
     """Exchange between threads, which waits for all of them.
 
-    Args: number: of this thread. table: entries of every thread, shared by all. barrier: of all
-    threads.
+    Args:
+        number: of this thread.
+        table: entries of every thread, shared by all.
+        barrier: of all threads.
     """
 
     def __init__(self, number: int, table: dict[int, Any], barrier: Barrier) -> None:

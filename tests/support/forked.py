@@ -37,8 +37,11 @@ def start_command(
 ) -> ForkServerProcess:
     """Start the command `submodel`; its exit status is ``exitcode``.
 
-    Args: arguments: arguments of `submodel`. cwd: working folder. stdout: file for its output.
-    stderr: file for its errors.
+    Args:
+        arguments: arguments of `submodel`.
+        cwd: working folder.
+        stdout: file for its output.
+        stderr: file for its errors.
     """
     words = [str(argument) for argument in arguments]
     files = [os.devnull, str(stdout), str(stderr)]

@@ -91,7 +91,6 @@ def _sizes() -> tuple[int, ...]:
 
 
 def _dots(place: int) -> str:
-    """Draw all units faintly."""
     return "".join(
         f"<circle cx='{_x(place, layer)}' cy='{_y(unit, units)}' r='3' fill='{FAINT}' "
         "fill-opacity='.5'/>"

@@ -208,7 +208,6 @@ def gather_evidence(results: Path) -> Evidence:
 
 
 def _gather_converged(gathering: _Gathering, folder: Path) -> None:
-    """Add the contrasts of questions to converged runs."""
     questions = [question for question in QUESTIONS.values() if question.guides_choice]
     results, tables = read_available(questions, folder)
     families = [(question, family) for question in questions for family in question.families]
@@ -299,7 +298,6 @@ def _describe(config: Mapping[str, Any]) -> str:
 
 
 def _gather_paper(gathering: _Gathering, folder: Path) -> None:
-    """Add the contrasts of the paper at the small scale."""
     for experiment in EXPERIMENTS.values():
         records: dict[PaperArm, ArmRecord] = {
             arm: ArmRecord.read(folder / f"{arm.slug}.json")

@@ -152,7 +152,6 @@ def limits(evidence: Evidence, advice: Advice) -> list[str]:
 
 
 def _by_setting(judged_contrasts: Sequence[JudgedContrast]) -> list[JudgedContrast]:
-    """Select one contrast of each setting."""
     return list({judged.tried.setting: judged for judged in reversed(judged_contrasts)}.values())[
         ::-1
     ]

@@ -135,7 +135,6 @@ def _reproduce_converged(
     plan: bool,
     as_json: bool,
 ) -> None:
-    """Answer some questions, or print the plan for them."""
     from submodel.comparison import Runner
     from submodel.drawing import text_table
     from submodel.runs import Interruption

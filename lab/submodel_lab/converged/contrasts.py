@@ -297,7 +297,6 @@ def _scale(plot: Plot) -> None:
 
 
 def _explain(figure: Figure) -> None:
-    """Add a legend of colours and marks below the plot."""
     from matplotlib.lines import Line2D
 
     verdicts = {**_COLOURS, "undecided, or seeds are missing": FRAME}

@@ -50,7 +50,6 @@ Records = Mapping[PaperArm, ArmRecord]
 
 
 def _settings(records: Records) -> list[tuple[tuple[str, str], list[PaperArm]]]:
-    """Group arms by dataset and heterogeneity, in order."""
     groups = groupby(records, key=lambda v: (v.dataset, v.heterogeneity))
     return [(setting, list(arms)) for setting, arms in groups]
 
@@ -84,7 +83,6 @@ def draw_experiment(experiment: Experiment, records: Records) -> Figure:
 
 
 def _height(experiment: Experiment, arms: int) -> float:
-    """Return the height of a row of plots in inches."""
     return 0.55 + ROW_HEIGHT * arms if experiment.gaps else max(1.6, 0.4 + 0.2 * arms)
 
 

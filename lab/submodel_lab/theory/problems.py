@@ -242,7 +242,6 @@ class Samples(ABC):
         return self.counts[:, None, None].astype(float)
 
     def _gram_eigenvalues(self) -> FloatArray:
-        """Return the eigenvalues of X'X/n of every set."""
         n = self._divisor(self.y)
         divisor = n if isinstance(n, int) else n[..., None]
         return np.asarray(np.linalg.eigvalsh(self.x.swapaxes(-1, -2) @ self.x / divisor), float)

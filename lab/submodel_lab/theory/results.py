@@ -145,7 +145,6 @@ def _all_names(lines: Iterable[Mapping[str, str]]) -> list[str]:
 
 
 def _measure_cells(row: ResultRow) -> dict[str, str]:
-    """Format means with intervals and exact values."""
     cells = {}
     for name, measure in row.measures.items():
         cells[name] = format_number(measure.mean)
