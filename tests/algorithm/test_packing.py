@@ -65,7 +65,7 @@ def test_packed_cuts_come_back_bit_for_bit_and_are_as_large_as_the_books_say(
         for masks in (False, True) if granularity == "coordinate" else (False,):
             packed = assert_round_trip(cut, whole, masks)
             statistics = RoundStatistics(setup.axes, whole, costs, sends_masks=masks)
-            statistics.send(cut)
+            statistics.record_task(cut)
             counts: list[Any] = statistics.as_dict()["counts"]
             assert packed.size == counts[0]
             assert packed.size - pack_cut(cut, gather(cut, whole)).size == masks * mask_bytes(

@@ -49,7 +49,9 @@ def test_two_classes_and_few_examples_train_with_nothing_set(
     assert resumed.setup.population.count == 9
     for name, tensor in whole.model.state_dict().items():
         assert torch.equal(resumed.model.state_dict()[name], tensor)
-    assert {taker.client for taker in source_of(tmp_path / "run").takers(1)} == set(range(9))
+    assert {
+        participant.client for participant in source_of(tmp_path / "run").participants(1)
+    } == set(range(9))
 
 
 @pytest.mark.parametrize("partition", ["auto", "labels", "iid", "dirichlet"])

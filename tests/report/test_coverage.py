@@ -61,15 +61,15 @@ def test_counts_are_of_the_cuts_that_clients_trained(
     for axis in found.axes:
         expected = np.zeros((len(found.capacities), 4, axis.size))
         for update in updates:
-            cut, taker = update.cut, update.assignment
+            cut, participant = update.cut, update.assignment
             assert isinstance(cut, UnitCut)
             units = cut.units.get(axis.name, slice(None))
-            expected[found.capacities.index(taker.capacity), taker.round, units] += 1
+            expected[found.capacities.index(participant.capacity), participant.round, units] += 1
         assert np.array_equal(np.stack([grid.array() for grid in axis.holders]), expected)
         assert np.array_equal(axis.total(), expected.sum(0))
     for shown in found.rounds:
-        takers = [u.assignment for u in updates if u.assignment.round + 1 == shown.number]
-        assert sorted((t.client, t.capacity) for t in takers) == [
+        participants = [u.assignment for u in updates if u.assignment.round + 1 == shown.number]
+        assert sorted((t.client, t.capacity) for t in participants) == [
             (client, found.capacities[c])
             for client, c in zip(shown.clients, shown.capacities, strict=True)
         ]

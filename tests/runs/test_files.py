@@ -93,12 +93,12 @@ def test_processes_tell_together_what_one_does() -> None:
     import numpy as np
 
     cuts = [UnitCut(axes, {"hidden": np.array(units)}) for units in ([0, 1], [0, 1], [5])]
-    takers = [Assignment(0, client, 0.25, place) for place, client in enumerate((4, 6, 9))]
+    participants = [Assignment(0, client, 0.25, place) for place, client in enumerate((4, 6, 9))]
     alone = HoldingsRecorder(axes.sizes)
     halves = [HoldingsRecorder(axes.sizes), HoldingsRecorder(axes.sizes)]
     for place in (2, 0, 1):
-        alone.note(takers[place], cuts[place])
-        halves[place % 2].note(takers[place], cuts[place])
+        alone.record(participants[place], cuts[place])
+        halves[place % 2].record(participants[place], cuts[place])
     halves[1].merge([half.as_dict() for half in halves])
     assert halves[1].result() == alone.result()
     assert [cut.clients for cut in alone.result().cuts] == [(4, 6), (9,)]

@@ -128,12 +128,17 @@ def play(scene: Scene) -> Played:
     source = HoldingsSource(config, outline, {}, ROUNDS, {})
     if sends_masks(scheme):
         source = _train(scene, config)[0]
-    takers = {round_: source.takers(round_ + 1) for round_ in range(ROUNDS)}
-    clients = sorted(takers[0], key=lambda taker: (-taker.capacity, taker.client))
+    participants = {round_: source.participants(round_ + 1) for round_ in range(ROUNDS)}
+    clients = sorted(
+        participants[0], key=lambda participant: (-participant.capacity, participant.client)
+    )
     levels = {
         axis: [
             np.stack(
-                [_levels(source, scheme, _same(takers[r], client), axis) for r in range(ROUNDS)]
+                [
+                    _levels(source, scheme, _same(participants[r], client), axis)
+                    for r in range(ROUNDS)
+                ]
             )
             for client in clients
         ]
@@ -160,18 +165,18 @@ def _sections(scene: Scene) -> dict[str, Any]:
     }
 
 
-def _same(takers: Sequence[Assignment], client: Assignment) -> Assignment:
-    return next(taker for taker in takers if taker.client == client.client)
+def _same(participants: Sequence[Assignment], client: Assignment) -> Assignment:
+    return next(participant for participant in participants if participant.client == client.client)
 
 
-def _levels(source: HoldingsSource, scheme: Any, taker: Assignment, axis: str) -> Levels:
+def _levels(source: HoldingsSource, scheme: Any, participant: Assignment, axis: str) -> Levels:
     """Return the levels of a client on an axis; with nested widths, the share of its steps."""
-    mask = source.unit_masks(taker).get(axis, np.ones(UNITS, np.bool_)).astype(np.float64)
-    rule = scheme.step_rule(taker.capacity)
+    mask = source.unit_masks(participant).get(axis, np.ones(UNITS, np.bool_)).astype(np.float64)
+    rule = scheme.step_rule(participant.capacity)
     if rule is None:
         return mask
     cut = UnitCut(Axes({axis: UNITS}, {}), {axis: np.flatnonzero(mask)})
-    key = (source.config.seed, taker.round, taker.client)
+    key = (source.config.seed, participant.round, participant.client)
     levels = np.zeros(UNITS)
     for width, examples in rule.plan_passes(cut, _STEPS, {}, key):
         inner = rule.cut(cut, width, {})

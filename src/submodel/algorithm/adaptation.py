@@ -80,21 +80,21 @@ def squared_gradients(
     for bundle in group.share(engine.bundles(whole)):
         for update in engine.run(tasks(bundle)):
             if isinstance(update, Failure):
-                statistics.miss(update.assignment.client, update.reason)
+                statistics.record_missing(update.assignment.client, update.reason)
                 continue
             gradient = gradients(state.tensors, update.tensors, zeros)
             squares = {n: g.square() for n, g in gradient.items()}
             weight = setup.weight(update.examples)
-            statistics.count_gradients(cut_sent, zeros, update.examples_used)
+            statistics.record_gradients(cut_sent, zeros, update.examples_used)
             if reason := accumulator.refusal(WHOLE, squares, weight) or update.unusable:
-                statistics.refuse(update.assignment.client, f"its gradient: {reason}")
+                statistics.record_refusal(update.assignment.client, f"its gradient: {reason}")
             else:
                 accumulator.add(WHOLE, squares, weight)
     # only sums are exchanged here; each process keeps its own statistics until the round's end
     group.reduce([accumulator], RoundStatistics(setup.axes, state.tensors, statistics.costs))
     if not accumulator.count:
         if statistics.missing:
-            raise SilentRoundError(f"round {state.round + 1}: no gradient ({statistics.why()})")
+            raise SilentRoundError(f"round {state.round + 1}: no gradient ({statistics.reasons()})")
         raise DivergedError(f"round {state.round + 1}: no client has a finite gradient")
     return everything | accumulator.merge()
 
@@ -109,7 +109,7 @@ def observe(
 ) -> None:
     """Record the scheme's observations of clients and their sub-models, before training."""
     for task in tasks:
-        statistics.note(_notes(setup, state, engine, task, observers))
+        statistics.record_measurements(_notes(setup, state, engine, task, observers))
         statistics.lap("observe")
 
 

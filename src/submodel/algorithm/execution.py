@@ -109,7 +109,7 @@ class Workers:
         for outcome in self._engine.run(self._send(tasks)):
             self._statistics.lap("train")
             if isinstance(outcome, Failure):
-                self._statistics.miss(outcome.assignment.client, outcome.reason)
+                self._statistics.record_missing(outcome.assignment.client, outcome.reason)
             else:
                 yield outcome
         self._statistics.lap("train")
@@ -120,7 +120,7 @@ class Workers:
             self._statistics.lap("train")
             if (task := next(waiting, None)) is None:
                 return
-            self._statistics.send(task.cut)
+            self._statistics.record_task(task.cut)
             yield task
 
     def reduce(self, accumulators: Sequence[Accumulator]) -> None:

@@ -101,16 +101,16 @@ class RoundStatistics:
     def _count_bytes(self, cut: Cut, tensors: Tensors) -> int:
         return sum(cut.value_count(n, t.shape) * self._sizes[n] for n, t in tensors.items())
 
-    def upload(self, cut: Cut) -> int:
+    def update_bytes(self, cut: Cut) -> int:
         """Return the bytes of an update of a cut."""
         return self._bytes_of_update(cut)
 
-    def send(self, cut: Cut) -> None:
+    def record_task(self, cut: Cut) -> None:
         """Count a sent task, with the masks that the client cannot draw itself."""
         self._bytes_down += self._bytes_of_task(cut) + self._masks(cut)
         self.lap("gather")
 
-    def accept(
+    def record_update(
         self,
         cut: Cut,
         examples_used: int,
@@ -133,31 +133,31 @@ class RoundStatistics:
                 mask[cut.units.get(axis, slice(None))] = True
         self.lap("merge")
 
-    def hold(self, assignment: Assignment, cut: Cut) -> None:
+    def record_cut(self, assignment: Assignment, cut: Cut) -> None:
         """Record the cut of a merged update."""
-        self._holdings.note(assignment, cut)
+        self._holdings.record(assignment, cut)
 
-    def count_gradients(self, cut: Cut, names: Iterable[str], examples_used: int) -> None:
+    def record_gradients(self, cut: Cut, names: Iterable[str], examples_used: int) -> None:
         """Count a client that got ``cut`` and sent the gradients of these whole parameters."""
         self._bytes_down += self._bytes_of_task(cut) + self._masks(cut)
         self._bytes_up += sum(self._tensors[n].numel() * self._sizes[n] for n in names)
         self._flops += BACKWARD * self.costs.forward_flops(WHOLE) * examples_used
 
-    def note(self, values: Mapping[str, float]) -> None:
+    def record_measurements(self, values: Mapping[str, float]) -> None:
         """Add the measurements that a scheme made on one client."""
         for name, value in values.items():
             self._notes.setdefault(name, []).append(value)
 
-    def refuse(self, client: int, reason: str) -> None:
+    def record_refusal(self, client: int, reason: str) -> None:
         """Count an update that was refused."""
         self.refusals[str(client)] = reason
         self.lap("merge")
 
-    def miss(self, client: int, reason: str) -> None:
+    def record_missing(self, client: int, reason: str) -> None:
         """Count a device that sent no readable update."""
         self.missing[str(client)] = reason
 
-    def why(self) -> str:
+    def reasons(self) -> str:
         """Describe all clients without a merged update, with the reasons."""
         reasons = {**self.missing, **self.refusals}
         return "; ".join(f"client {client}: {reason}" for client, reason in reasons.items())
@@ -228,7 +228,7 @@ class SharedCut:
 class Holdings:
     """The clients whose updates were merged in a round, and the parts of the model they held."""
 
-    takers: tuple[Assignment, ...] = ()  # of merged updates, by place
+    participants: tuple[Assignment, ...] = ()  # of merged updates, by place
     cuts: tuple[SharedCut, ...] = ()  # those that cannot be drawn again, by their first client
     weights: Mapping[float, tuple[int, ...]] = field(default_factory=dict)
     """By capacity, the number of weights of each parameter (names in alphabetical order) that its
@@ -248,13 +248,13 @@ class HoldingsRecorder:
         shapes: Mapping[str, Sequence[int]] = MappingProxyType({}),
     ) -> None:
         self._sizes, self._shapes = sizes, sorted(shapes.items())
-        self._takers: list[Assignment] = []
+        self._participants: list[Assignment] = []
         self._cuts: dict[Any, tuple[list[int], dict[str, str]]] = {}
         self._weights: dict[float, list[int]] = {}
 
-    def note(self, assignment: Assignment, cut: Cut) -> None:
+    def record(self, assignment: Assignment, cut: Cut) -> None:
         """Record a client's merged update."""
-        self._takers.append(assignment)
+        self._participants.append(assignment)
         if self._sizes and isinstance(cut, UnitCut):
             if cut.same_key not in self._cuts:
                 self._cuts[cut.same_key] = [], self._pack(cut)
@@ -275,14 +275,16 @@ class HoldingsRecorder:
     def as_dict(self) -> dict[str, Any]:
         """Return the record as plain data, for the other processes of a run."""
         return {
-            "takers": [[a.round, a.client, a.capacity, a.place] for a in self._takers],
+            "participants": [[a.round, a.client, a.capacity, a.place] for a in self._participants],
             "cuts": list(self._cuts.values()),
             "weights": list(self._weights.items()),
         }
 
     def merge(self, parts: Sequence[Mapping[str, Any]]) -> None:
         """Replace the record by that of all processes."""
-        self._takers = [Assignment(*taker) for part in parts for taker in part["takers"]]
+        self._participants = [
+            Assignment(*participant) for part in parts for participant in part["participants"]
+        ]
         self._cuts, self._weights = {}, {}
         for part in parts:
             for clients, units in part["cuts"]:
@@ -296,7 +298,7 @@ class HoldingsRecorder:
         """Return the record of the round, independent of the order of updates."""
         cuts = [SharedCut(tuple(sorted(clients)), units) for clients, units in self._cuts.values()]
         return Holdings(
-            tuple(sorted(self._takers, key=lambda taker: taker.place)),
+            tuple(sorted(self._participants, key=lambda participant: participant.place)),
             tuple(sorted(cuts, key=lambda cut: cut.clients)),
             {c: tuple(counts) for c, counts in sorted(self._weights.items(), reverse=True)},
         )

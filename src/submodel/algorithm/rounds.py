@@ -142,7 +142,7 @@ def step(
         one_model.is_torn = can_overwrite(setup, state, cells)
     new = slots.keep_in(_next(setup, state, cells, dispatchers[0], one_model))
     for sums in cells.accumulators:
-        statistics.note(sums.notes)
+        statistics.record_measurements(sums.notes)
     return new, statistics.report(coverage(cells.accumulators))
 
 
@@ -150,14 +150,14 @@ def _add(setup: Setup, cells: Cells, update: Update, statistics: RoundStatistics
     """Add an update to the sums, or refuse it; return whether it was added."""
     accumulator = cells.accumulators[cells.number(update.assignment.client)]
     if reason := _add_sound(setup, accumulator, update):
-        statistics.refuse(update.assignment.client, reason)
+        statistics.record_refusal(update.assignment.client, reason)
         return False
     rule = setup.scheme.step_rule(update.assignment.capacity)
     passes = pass_cuts(rule, update.cut, update.passes, setup.least)
-    statistics.accept(
+    statistics.record_update(
         update.cut, update.examples_used, update.loss, passes, update.examples_counted
     )
-    statistics.hold(update.assignment, update.cut)
+    statistics.record_cut(update.assignment, update.cut)
     return True
 
 
@@ -176,7 +176,7 @@ def _require_updates(statistics: RoundStatistics, round_: int) -> None:
     if not statistics.refusals and not statistics.missing:
         raise SubmodelError(f"round {round_ + 1}: no client can hold what takes part in it")
     if statistics.missing:
-        raise SilentRoundError(f"round {round_ + 1}: no update to merge ({statistics.why()})")
+        raise SilentRoundError(f"round {round_ + 1}: no update to merge ({statistics.reasons()})")
     client, reason = next(iter(statistics.refusals.items()))
     hint = "" if reason == NOTHING_COUNTS else "; a smaller local.lr, or local.clip, may help"
     raise DivergedError(
@@ -265,13 +265,13 @@ def output_step(
             remaining = [a for a in bundle.assignments if str(a.client) not in statistics.missing]
             for update in workers.train(map(dispatcher.task, remaining)):
                 if reason := _add_sound(setup, accumulator, update):
-                    statistics.refuse(update.assignment.client, reason)
+                    statistics.record_refusal(update.assignment.client, reason)
     workers.reduce([accumulator])
     if not accumulator.count:
         kind = SilentRoundError if statistics.missing else DivergedError
-        raise kind(f"output step: no update to merge ({statistics.why()})")
+        raise kind(f"output step: no update to merge ({statistics.reasons()})")
     if statistics.missing or statistics.refusals:
-        _log.warning("the output step was taken without %s", statistics.why())
+        _log.warning("the output step was taken without %s", statistics.reasons())
     return replace(state, tensors=_project(setup, {**state.tensors, **accumulator.merge()}))
 
 
@@ -337,8 +337,8 @@ class Cells:
 
     def __init__(self, setup: Setup, state: State) -> None:
         self._setup, self._state = setup, state
-        self._of = setup.scheme
-        self._count = self._of.cells
+        self._scheme = setup.scheme
+        self._count = self._scheme.cells
         self._memory = state.recall(_OWNER)
         self._tensors_back = setup.travel.of_update(state.tensors)
         self.bases: list[Mapping[str, Tensor]] = [state.tensors]
@@ -352,7 +352,7 @@ class Cells:
 
     def number(self, client: int) -> int:
         """Return the cell of a client."""
-        return self._of.cell(client)
+        return self._scheme.cell(client)
 
     @property
     def can_overwrite(self) -> bool:
@@ -368,7 +368,7 @@ class Cells:
             tensors = sums.merge(in_place=overwrite, writes=writes)
             return self._with(tensors), sums.coverage_masks(), True
         memory = self._after_round()
-        if self._of.joins(self._state.round):
+        if self._scheme.joins(self._state.round):
             tensors, coverage = self._join(memory, cut_of_cell)
             return self._with(tensors), coverage, True
         nothing = {n: torch.zeros_like(t, dtype=torch.bool) for n, t in self._tensors_back.items()}

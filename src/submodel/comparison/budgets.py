@@ -73,10 +73,10 @@ def round_cost(setup: Setup, state: State, costs: CostModel, kind: BudgetKind) -
         classes = setup.clients.labels(client) if setup.absent_labels != "keep" else None
         cut = cut_of(setup, assignment, classes, now)
         if setup.scheme.adapts(state.round):
-            statistics.count_gradients(cut, names, size)
+            statistics.record_gradients(cut, names, size)
         if kind is BudgetKind.BYTES:
-            statistics.send(cut)
-            upload_bytes += statistics.upload(cut)
+            statistics.record_task(cut)
+            upload_bytes += statistics.update_bytes(cut)
         else:
             work = setup.scheme.work(setup.work, assignment.capacity)
             lengths = [len(b) for b in batches(size, work, setup.seed, state.round, client)]
@@ -86,7 +86,7 @@ def round_cost(setup: Setup, state: State, costs: CostModel, kind: BudgetKind) -
                 () if rule is None else rule.plan_passes(cut, lengths, setup.least, key)
             )
             passes = pass_cuts(rule, cut, planned_passes, setup.least)
-            statistics.accept(cut, sum(lengths), 0.0, passes)
+            statistics.record_update(cut, sum(lengths), 0.0, passes)
     down, up, flops, _ = statistics.as_dict()["counts"]
     return int(down + up + upload_bytes if kind is BudgetKind.BYTES else flops)
 

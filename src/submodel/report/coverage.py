@@ -142,18 +142,19 @@ def build_coverage(source: HoldingsSource) -> RunCoverage:
     sizes = _sizes(source)
     most = _most_rounds(sizes, config.clients.sample_size, len(set(config.clients.capacities)))
     numbers = choose_rounds(known_rounds, most, config.seed)
-    takers = [source.takers(number) for number in numbers]
+    participants = [source.participants(number) for number in numbers]
     levels = capacity_levels(
-        (taker.capacity for group in takers for taker in group), config.clients.capacities
+        (participant.capacity for group in participants for participant in group),
+        config.clients.capacities,
     )
-    counts = _count(source, sizes, numbers, takers, levels)
+    counts = _count(source, sizes, numbers, participants, levels)
     rounds = [
         RoundClients(
             number,
-            tuple(taker.client for taker in group),
-            tuple(level_of(taker.capacity, levels) for taker in group),
+            tuple(participant.client for participant in group),
+            tuple(level_of(participant.capacity, levels) for participant in group),
         )
-        for number, group in zip(numbers, takers, strict=True)
+        for number, group in zip(numbers, participants, strict=True)
     ]
     return RunCoverage(
         scheme=config.scheme.name,
@@ -163,7 +164,7 @@ def build_coverage(source: HoldingsSource) -> RunCoverage:
         capacities=levels,
         axes=_axes(source, sizes, counts),
         layers=source.outline.layers,
-        cuts=_examples(source, takers, levels),
+        cuts=_examples(source, participants, levels),
         sources=source.sources(numbers),
         notes=_notes(source, sizes, len(known_rounds), len(numbers), levels),
     )
@@ -259,7 +260,7 @@ def _count(
     source: HoldingsSource,
     sizes: Mapping[str, int],
     numbers: Sequence[int],
-    takers: Sequence[Sequence[Assignment]],
+    participants: Sequence[Sequence[Assignment]],
     levels: Sequence[float],
 ) -> _Counts:
     """Count the clients of each capacity that held each column in each round."""
@@ -267,13 +268,13 @@ def _count(
         axis: np.zeros((len(levels), len(numbers), -(-size // _width(size))))
         for axis, size in sizes.items()
     }
-    for row, (number, group) in enumerate(zip(numbers, takers, strict=True)):
+    for row, (number, group) in enumerate(zip(numbers, participants, strict=True)):
         if source.cuts_weights:
             _add_weights(source, number, levels, row, counts)
             continue
         totals = {axis: np.zeros((len(levels), size)) for axis, size in sizes.items()}
-        for taker in group:
-            masks, level = source.unit_masks(taker), level_of(taker.capacity, levels)
+        for participant in group:
+            masks, level = source.unit_masks(participant), level_of(participant.capacity, levels)
             for axis, total in totals.items():
                 total[level] += masks.get(axis, 1)
         for axis, total in totals.items():
@@ -321,39 +322,45 @@ def _axes(
 
 
 def _examples(
-    source: HoldingsSource, takers: Sequence[Sequence[Assignment]], levels: Sequence[float]
+    source: HoldingsSource, participants: Sequence[Sequence[Assignment]], levels: Sequence[float]
 ) -> tuple[ClientCut, ...]:
     """Return the cuts of the first client of every capacity, in a selection of rounds."""
 
-    def level(taker: Assignment) -> int:
-        return level_of(taker.capacity, levels)
+    def level(participant: Assignment) -> int:
+        return level_of(participant.capacity, levels)
 
-    places = np.unique(np.linspace(0, len(takers) - 1, min(_MOST_CUTS, len(takers))).astype(int))
+    places = np.unique(
+        np.linspace(0, len(participants) - 1, min(_MOST_CUTS, len(participants))).astype(int)
+    )
     return tuple(
         _cut(source, next(same), number)
         for place in places
         for number, same in groupby(
-            sorted(takers[place], key=lambda taker: (level(taker), taker.client)), key=level
+            sorted(
+                participants[place],
+                key=lambda participant: (level(participant), participant.client),
+            ),
+            key=level,
         )
     )
 
 
-def _cut(source: HoldingsSource, taker: Assignment, level: int) -> ClientCut:
+def _cut(source: HoldingsSource, participant: Assignment, level: int) -> ClientCut:
     units: Mapping[str, str] = {}
     shares: Mapping[str, float] = {}
     if source.cuts_weights:
-        shares = _shares(source, taker)
+        shares = _shares(source, participant)
     else:
-        masks = source.unit_masks(taker)
+        masks = source.unit_masks(participant)
         units = {axis: pack_units(np.flatnonzero(mask), len(mask)) for axis, mask in masks.items()}
-    return ClientCut(taker.round + 1, taker.client, level, units, shares)
+    return ClientCut(participant.round + 1, participant.client, level, units, shares)
 
 
-def _shares(source: HoldingsSource, taker: Assignment) -> dict[str, float]:
+def _shares(source: HoldingsSource, participant: Assignment) -> dict[str, float]:
     """Return the mean share of every tensor over holders of the capacity."""
-    holdings, sizes = source.records[taker.round + 1], _value_counts(source)
-    clients = sum(other.capacity == taker.capacity for other in holdings.takers)
-    totals = holdings.weights[taker.capacity]
+    holdings, sizes = source.records[participant.round + 1], _value_counts(source)
+    clients = sum(other.capacity == participant.capacity for other in holdings.participants)
+    totals = holdings.weights[participant.capacity]
     return {
         name: total / (clients * sizes[name])
         for name, total in zip(sorted(sizes), totals, strict=True)
@@ -386,8 +393,10 @@ def _notes(
         )
     elif wide := [axis for axis, size in sizes.items() if _width(size) > 1]:
         notes.append(f"Units are grouped, with the mean of each group, on {', '.join(wide)}.")
-    takers = (taker for holdings in source.records.values() for taker in holdings.takers)
-    if not {taker.capacity for taker in takers} <= set(levels):
+    participants = (
+        participant for holdings in source.records.values() for participant in holdings.participants
+    )
+    if not {participant.capacity for participant in participants} <= set(levels):
         shares = ", ".join(f"{level:g}" for level in levels)
         notes.append(f"Clients count under the next larger of these capacities: {shares}.")
     if source.config.local.absent_labels not in ("keep", "auto"):

@@ -67,23 +67,23 @@ class HoldingsSource:
         names: dict[bool, Literal["recorded", "drawn"]] = {True: "recorded", False: "drawn"}
         return tuple(name for known, name in names.items() if known in is_recorded)
 
-    def takers(self, round_: int) -> Sequence[Assignment]:
+    def participants(self, round_: int) -> Sequence[Assignment]:
         """Return the clients of a round, counted from 1, whose updates were merged."""
         if round_ in self.records:
-            return self.records[round_].takers
+            return self.records[round_].participants
         absent, population = self.absent.get(round_, frozenset()), self._population
         return [a for a in assign(population, round_ - 1) if str(a.client) not in absent]
 
-    def unit_masks(self, taker: Assignment) -> UnitMasks:
-        """Return the units that a client of `takers` held in its round."""
-        holdings = self.records.get(taker.round + 1, Holdings())
+    def unit_masks(self, participant: Assignment) -> UnitMasks:
+        """Return the units that a client of `participants` held in its round."""
+        holdings = self.records.get(participant.round + 1, Holdings())
         for cut in holdings.cuts:
-            if taker.client in cut.clients:
+            if participant.client in cut.clients:
                 sizes = self.outline.axes
                 return {axis: unpack_units(text, sizes[axis]) for axis, text in cut.units.items()}
-        draw = Draw(self.config.seed, taker.round, taker.client, taker.place)
+        draw = Draw(self.config.seed, participant.round, participant.client, participant.place)
         units = draw_units(
-            self._scheme, self._axes, taker.capacity, draw, least=self.config.axes.least
+            self._scheme, self._axes, participant.capacity, draw, least=self.config.axes.least
         ).units
         return {
             axis: _mask(kept_units, self.outline.axes[axis]) for axis, kept_units in units.items()
@@ -152,9 +152,12 @@ def _fits(holdings: Holdings, outline: ModelOutline) -> bool:
     except (KeyError, ValueError):
         return False
     holders = {client for cut in holdings.cuts for client in cut.clients}
-    if holdings.cuts and not {taker.client for taker in holdings.takers} <= holders:
+    if (
+        holdings.cuts
+        and not {participant.client for participant in holdings.participants} <= holders
+    ):
         return False
-    capacities = {taker.capacity for taker in holdings.takers}
+    capacities = {participant.capacity for participant in holdings.participants}
     if holdings.weights and holdings.weights.keys() != capacities:
         return False
     return all(len(counts) == tensors for counts in holdings.weights.values())

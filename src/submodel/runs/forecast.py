@@ -329,8 +329,8 @@ def _traffic(setup: Setup, state: State, plans: Sequence[Sequence[Bundle]]) -> l
         )
         bytes_up, number = 0, max(1, len(drawn))
         for cut in map(draw, drawn) if drawn else [nominal_cut]:
-            statistics.send(cut)
-            bytes_up += statistics.upload(cut)
+            statistics.record_task(cut)
+            bytes_up += statistics.update_bytes(cut)
         bytes_down = statistics.as_dict()["counts"][0]
         rows.append(
             ByCapacity(

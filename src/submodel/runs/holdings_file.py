@@ -70,11 +70,11 @@ def holdings_line(round_: int, holdings: Holdings) -> str:
     >>> holdings_line(1, Holdings((Assignment(0, 7, 0.5),))).strip()
     '{"round":1,"clients":[7],"capacities":[0.5]}'
     """
-    places = [taker.place for taker in holdings.takers]
+    places = [participant.place for participant in holdings.participants]
     line = {
         "round": round_,
-        "clients": [taker.client for taker in holdings.takers],
-        "capacities": [taker.capacity for taker in holdings.takers],
+        "clients": [participant.client for participant in holdings.participants],
+        "capacities": [participant.capacity for participant in holdings.participants],
     }
     if places != list(range(len(places))):  # some clients did not answer
         line["places"] = places
@@ -90,7 +90,7 @@ def parse_holdings(text: bytes) -> tuple[int, Holdings]:
 
     Raises `UnreadableError` for any other text.
 
-    >>> parse_holdings(b'{"round":1,"clients":[7],"capacities":[0.5]}')[1].takers
+    >>> parse_holdings(b'{"round":1,"clients":[7],"capacities":[0.5]}')[1].participants
     (Assignment(round=0, client=7, capacity=0.5, place=0),)
     """
     line = parse_typed(_LINE, text)
@@ -98,13 +98,13 @@ def parse_holdings(text: bytes) -> tuple[int, Holdings]:
     places = line.get("places", range(len(clients)))
     if not len(clients) == len(capacities) == len(places):
         raise UnreadableError(f"round {round_}: unequal numbers of clients, capacities and places")
-    takers = [
+    participants = [
         Assignment(round_ - 1, client, capacity, place)
         for client, capacity, place in zip(clients, capacities, places, strict=True)
     ]
     cuts = [SharedCut(tuple(cut["clients"]), cut["units"]) for cut in line.get("cuts", ())]
     weights = {capacity: tuple(counts) for capacity, counts in line.get("weights", ())}
-    return round_, Holdings(tuple(takers), tuple(cuts), weights)
+    return round_, Holdings(tuple(participants), tuple(cuts), weights)
 
 
 def read_holdings(path: Path) -> dict[int, Holdings]:

@@ -126,9 +126,9 @@ class Accumulator:
         self.weight, self.count = 0.0, 0  # of all added updates
         self._by_cut: dict[Hashable, CutUpdates] = {}  # waiting updates
         self._bytes, self._most_bytes = 0, max(_LEAST_WAITING, tensor_bytes(whole))
-        self._more: WholeSums | None = None  # of updates that wait no longer
+        self._whole_sums: WholeSums | None = None  # of updates that wait no longer
         self._exchange: Exchange | None = None
-        self._others: Exchange | None = None  # of processes whose updates were adopted
+        self._adopted_from: Exchange | None = None  # of processes whose updates were adopted
         self._have_one_cut = False  # whether all processes have the same cut alone
         self._small = small_layout(whole)
         self._covered: dict[str, int] = {}  # covered values, counted when a tensor was merged
@@ -180,8 +180,8 @@ class Accumulator:
         self._fold()
         self._bytes = self.size
         if 2 * self._bytes > self._most_bytes:
-            self._more = self._more or WholeSums(self._whole)
-            self._more.add(self._groups)
+            self._whole_sums = self._whole_sums or WholeSums(self._whole)
+            self._whole_sums.add(self._groups)
             self._by_cut.clear()
             self._bytes = 0
 
@@ -198,13 +198,13 @@ class Accumulator:
         self._exchange = exchange
         self._large.join(exchange)
         digests = [cut_digest(group.cut) for group in self._groups]
-        is_alone = len(digests) == 1 and self._more is None
+        is_alone = len(digests) == 1 and self._whole_sums is None
         digests_of_all = exchange.gather(digests[0] if is_alone else None)
         self._have_one_cut = len(set(digests_of_all)) == 1 and digests_of_all[0] is not None
 
     def describe(self) -> dict[str, Any] | None:
         """Describe the waiting updates for other processes; None if only sums can be exchanged."""
-        if self._more is not None:
+        if self._whole_sums is not None:
             return None
         self._fold()
         description = describe_updates(self._whole, self._groups)
@@ -227,7 +227,7 @@ class Accumulator:
         cuts = [(description["cuts"], memory, start) for description, memory, start in described]
         self._by_cut = read_updates(self._whole, cuts)
         self._large.join(exchange)
-        self._others = exchange
+        self._adopted_from = exchange
 
     @property
     def size(self) -> int:
@@ -243,8 +243,8 @@ class Accumulator:
         weight = torch.zeros(whole.shape, dtype=torch.float64, device=whole.device)
         for group in self._groups:
             group.cut.add(name, weight, group.weight)
-        if self._more is not None:
-            self._more.add_weights(name, weight)
+        if self._whole_sums is not None:
+            self._whole_sums.add_weights(name, weight)
         if self._exchange is not None:
             self._exchange.add(weight)
         return weight
@@ -269,7 +269,7 @@ class Accumulator:
         return _LazyMasks(list(self._whole), self._coverage_mask)
 
     def _coverage_mask(self, name: str) -> Tensor:
-        if self._more is not None or (self._exchange is not None and not self._have_one_cut):
+        if self._whole_sums is not None or (self._exchange is not None and not self._have_one_cut):
             return self._holder_weight(name) > 0
         whole = self._whole[name]
         mask = torch.zeros(whole.shape, dtype=torch.bool, device=whole.device)
@@ -288,7 +288,7 @@ class Accumulator:
         groups, exchange = self._groups, self._exchange
         if not writes and exchange is None:
             tensors = dict(self._whole)  # another process merges for all
-        elif self._more is None and exchange is None:
+        elif self._whole_sums is None and exchange is None:
             tensors = self._merge_small(in_place)
         names = [name for name in self._whole if name not in tensors]
         jobs = (
@@ -303,7 +303,7 @@ class Accumulator:
                 rest = tensors[name].double()
                 new = average(rest, change, holder_weight, self.weight, self._rule)
                 tensors[name].copy_(new)
-        if in_place and (exchange := self._others or self._exchange) is not None:
+        if in_place and (exchange := self._adopted_from or self._exchange) is not None:
             exchange.gather(None)  # wait until all processes have written
             exchange.release()
         return {name: tensors.get(name, old) for name, old in self._whole.items()}
@@ -347,7 +347,7 @@ class Accumulator:
                 new = torch.empty(old.shape, dtype=old.dtype, device=old.device)
         known_count = old.numel() if is_same else self._count_held(name, places, part.shape, groups)
         self._covered[name] = known_count or 0
-        is_shared = self._exchange is not None or self._more is not None
+        is_shared = self._exchange is not None or self._whole_sums is not None
 
         def finish(sums: Tensor, start: int) -> None:
             fine, coarse, *others = sums
@@ -373,8 +373,8 @@ class Accumulator:
                 buffer = torch.empty(math.prod(shape), dtype=torch.float64, device=old.device)
             sums = buffer[: math.prod(shape)].zero_().view(shape)
             is_held = [one.add(sums, block, start) for one in cut_sums]
-            if self._more is not None:
-                sums += self._more.read(name, start, block.shape)
+            if self._whole_sums is not None:
+                sums += self._whole_sums.read(name, start, block.shape)
             elif self._exchange is None and not any(is_held):
                 new[start:stop] = block
                 continue
@@ -408,7 +408,7 @@ class Accumulator:
         """
         places = [dict(group.cut.places(name)) for group in groups]
         held: Places = {}
-        if self._more is not None or (self._exchange is not None and not self._have_one_cut):
+        if self._whole_sums is not None or (self._exchange is not None and not self._have_one_cut):
             return held, places
         for d in set.intersection(*(set(one) for one in places)) if places else ():
             first, *others = (one[d] for one in places)
@@ -434,7 +434,11 @@ class Accumulator:
         groups: Sequence[CutUpdates],
     ) -> int | None:
         """Count the values that any client holds, by rows of equal holders, if possible."""
-        if self._more is not None or self._exchange is not None or not 0 < len(places) <= _FEW:
+        if (
+            self._whole_sums is not None
+            or self._exchange is not None
+            or not 0 < len(places) <= _FEW
+        ):
             return None
         if any(g.cut.mask(name) is not None for g in groups):
             return None
@@ -456,7 +460,7 @@ class Accumulator:
     def _have_same(self, name: str, places: Sequence[Places], groups: Sequence[CutUpdates]) -> bool:
         """Return whether all clients are known to hold the same: these positions, without masks."""
         if (
-            self._more is not None
+            self._whole_sums is not None
             or not places
             or (self._exchange is not None and not self._have_one_cut)
         ):

@@ -33,7 +33,7 @@ from submodel.data.sources.table import (
     table_facts,
 )
 from submodel.data.tables import Column, word_column
-from submodel.data.text.build import Streams, TextOptions, TextPlan, build_text
+from submodel.data.text.build import Streams, TextOptions, TextSource, build_text
 from submodel.data.text.streams import column_streams
 
 Content = Literal["images", "text", "table"]
@@ -93,8 +93,8 @@ def text_of(train: Any, test: Any | None, options: Any, context: SourceContext) 
 
     prints = [getattr(part, "_fingerprint", "") for part in (train, test)]
     identity = repr((prints, options.column, options.client))
-    plan = TextPlan((), read, tuple(TextOptions.model_fields), where, identity)
-    return build_text(plan, text_options, context.encoding)
+    source = TextSource((), read, tuple(TextOptions.model_fields), where, identity)
+    return build_text(source, text_options, context.encoding)
 
 
 def table_of(train: Any, test: Any | None, options: Any, context: SourceContext) -> Dataset:

@@ -22,7 +22,7 @@ from submodel.data.cache import MIRRORS, cache_folder, keeping_in
 from submodel.data.examples import Dataset
 from submodel.data.files import read_files
 from submodel.data.sources import SourceContext
-from submodel.data.text.build import Streams, TextOptions, TextPlan, build_text
+from submodel.data.text.build import Streams, TextOptions, TextSource, build_text
 from submodel.data.text.streams import text_stream, visible_files
 
 _SECTION = re.compile(
@@ -73,7 +73,8 @@ def speeches_by_role(text: str) -> dict[str, list[str]]:
         is_name = _in_capitals if names_are_capitals else _is_capitalised
         if block[1:] and is_name(block[0]) and not _BEGINNING.match(block[0]):
             speech = block[1:]
-            speeches.setdefault(_role(block[0]), []).append(speech)
+            role = " ".join(block[0].rstrip(" .").upper().split())
+            speeches.setdefault(role, []).append(speech)
         elif _SECTION.match(block[0]):
             speech = None
         elif speech is not None:
@@ -108,11 +109,6 @@ def _is_capitalised(line: str) -> bool:
 
 def _is_short(line: str) -> bool:
     return len(line) <= _LONGEST_NAME and _NAME.fullmatch(line) is not None
-
-
-def _role(line: str) -> str:
-    """Return a canonical spelling of a name."""
-    return " ".join(line.rstrip(" .").upper().split())
 
 
 def find_texts(path: Path) -> Path:
@@ -173,8 +169,8 @@ class Shakespeare:
             return [text_stream(role, role, text) for role, text in roles.items()], None
 
         keys = tuple(key for key in cls.Options.model_fields if key != "path")
-        plan = TextPlan(tuple(visible_files(path)), read, keys, "shakespeare")
-        return build_text(plan, options, context.encoding)
+        source = TextSource(tuple(visible_files(path)), read, keys, "shakespeare")
+        return build_text(source, options, context.encoding)
 
 
 def kept_roles() -> Path:

@@ -13,7 +13,7 @@ from submodel.data.examples import Dataset
 from submodel.data.files import check_encoding
 from submodel.data.sources import SourceContext
 from submodel.data.tables import TABLES
-from submodel.data.text.build import Streams, TextOptions, TextPlan, build_text
+from submodel.data.text.build import Streams, TextOptions, TextSource, build_text
 from submodel.data.text.streams import check_exists, read_plain, read_table, visible_files
 
 _SHARE = 0.1
@@ -57,8 +57,8 @@ class Text:
             return _read(path, options), None if test is None else _read(test, options)
 
         files = tuple(file for one in paths for file in visible_files(one))
-        plan = TextPlan(files, read, tuple(cls.Options.model_fields), str(path))
-        return build_text(plan, options, context.encoding)
+        source = TextSource(files, read, tuple(cls.Options.model_fields), str(path))
+        return build_text(source, options, context.encoding)
 
 
 def _is_table(path: Path) -> bool:

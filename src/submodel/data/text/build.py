@@ -75,7 +75,7 @@ class TextOptions(Section):
 
 
 @dataclass(frozen=True)
-class TextPlan:
+class TextSource:
     """A text to be read."""
 
     files: tuple[Path, ...]  # all its files; a change of any invalidates the cache
@@ -100,32 +100,34 @@ class TextIndex(BaseModel):
     left_out: int
 
 
-def build_text(plan: TextPlan, options: Any, encoding: Encoding | None = None) -> Dataset:
+def build_text(source: TextSource, options: Any, encoding: Encoding | None = None) -> Dataset:
     """Build the dataset of a text.
 
     Args:
-        plan: the text.
+        source: the text.
         options: the section of the configuration, with the keys of `TextOptions`, of the source
             and of the tokeniser.
         encoding: the encoding of the run, for a device's own text.
     """
     if encoding is not None and encoding.tokens is None:
-        raise ConfigError(f"--data: {plan.where}: the run's own data is not text, so has no tokens")
+        raise ConfigError(
+            f"--data: {source.where}: the run's own data is not text, so has no tokens"
+        )
     is_builtin = TOKENS.is_builtin(options.tokens) and encoding is None
-    if is_builtin and (index := read_index(folder := text_folder(text_key(plan, options, None)))):
-        return _map_dataset(folder, index, plan)
-    passages = divide_text(*plan.read(), options, plan.where)
+    if is_builtin and (index := read_index(folder := text_folder(text_key(source, options, None)))):
+        return _map_dataset(folder, index, source)
+    passages = divide_text(*source.read(), options, source.where)
     tokens_of_run = None if encoding is None else encoding.tokens
     tokeniser = make_tokeniser(options, passages.train, tokens_of_run)
     if passages.windows_size(options.length) <= LARGE:
         train: list[Windows] = []
         test: list[Windows] = []
-        index = _encode(passages, tokeniser, options.length, (train.append, test.append), plan)
+        index = _encode(passages, tokeniser, options.length, (train.append, test.append), source)
         parts = [stack_windows(part, options.length) for part in (train, test)]
-        return _dataset(index, parts, plan)
+        return _dataset(index, parts, source)
     if not is_builtin:
         whole = " all for training" * (encoding is not None)
-        folder = text_folder(text_key(plan, options, tokeniser.to_json() + whole))
+        folder = text_folder(text_key(source, options, tokeniser.to_json() + whole))
 
     def write(place: Path) -> TextIndex:
         with (
@@ -133,10 +135,10 @@ def build_text(plan: TextPlan, options: Any, encoding: Encoding | None = None) -
             WindowFiles(place, "test", options.length) as test,
         ):
             sinks = (train.append, test.append)
-            return _encode(passages, tokeniser, options.length, sinks, plan)
+            return _encode(passages, tokeniser, options.length, sinks, source)
 
     index = read_index(folder) or keep_text(folder, write)
-    return _map_dataset(folder, index, plan)
+    return _map_dataset(folder, index, source)
 
 
 def make_tokeniser(
@@ -261,7 +263,7 @@ def _encode(
     tokeniser: Tokeniser,
     length: int,
     sinks: tuple[Callable[[Windows], None], Callable[[Windows], None]],
-    plan: TextPlan,
+    source: TextSource,
 ) -> TextIndex:
     """Send the windows of both parts to the sinks; leave out owners without training windows."""
     train, test = _Encoder(tokeniser), _Encoder(tokeniser)
@@ -272,7 +274,7 @@ def _encode(
             encoder.write(passage, length, sink)
     for name, encoder, must_be in (("training", train, True), ("test", test, passages.test)):
         if must_be and not encoder.rows:
-            raise DataError(f"{plan.where}: too short: its {name} part has less than two tokens")
+            raise DataError(f"{source.where}: too short: its {name} part has less than two tokens")
     has_some = [owner for owner, _ in train.rows if owner >= 0]
     number = {owner: place for place, owner in enumerate(has_some)}
     return TextIndex(
@@ -287,19 +289,21 @@ def _encode(
     )
 
 
-def _map_dataset(folder: Path, index: TextIndex, plan: TextPlan) -> Dataset:
+def _map_dataset(folder: Path, index: TextIndex, source: TextSource) -> Dataset:
     parts = [
         map_windows(folder, part, sum(count for _, count in rows), index.length)
         for part, rows in (("train", index.train), ("test", index.test))
     ]
-    return _dataset(index, parts, plan)
+    return _dataset(index, parts, source)
 
 
-def _dataset(index: TextIndex, parts: Sequence[tuple[Tensor, Tensor]], plan: TextPlan) -> Dataset:
+def _dataset(
+    index: TextIndex, parts: Sequence[tuple[Tensor, Tensor]], source: TextSource
+) -> Dataset:
     if index.left_out:
         _log.warning(
             "%s: %d of %d clients are left out, as they have too little text (data.least)",
-            plan.where,
+            source.where,
             index.left_out,
             index.left_out + len(index.names),
         )
@@ -319,20 +323,20 @@ def _owners(rows: list[list[int]]) -> NDArray[np.int64]:
 _ADAPTER = TypeAdapter(TextIndex)
 
 
-def text_key(plan: TextPlan, options: Any, tokens_json: str | None) -> str:
+def text_key(source: TextSource, options: Any, tokens_json: str | None) -> str:
     """Hash everything that determines the encoded text; ``tokens_json`` of foreign tokenisers."""
     component = TOKENS.find(options.tokens)
-    keys = (*plan.keys, *component.options.model_fields)
-    files = [*plan.files]
+    keys = (*source.keys, *component.options.model_fields)
+    files = [*source.files]
     if component.argument:
         files.append(Path(component.argument).expanduser())
     content = {
         "version": _VERSION,
-        "where": plan.where,
+        "where": source.where,
         "files": [_identity(file) for file in files],
         "keys": {key: getattr(options, key) for key in keys},
         "tokens": tokens_json,
-        **({"identity": plan.identity} if plan.identity else {}),
+        **({"identity": source.identity} if source.identity else {}),
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]
 
