@@ -48,10 +48,10 @@ def answer_lines(evidence: Evidence, advice: Advice) -> list[str]:
     return [
         *_recommendation(evidence, advice),
         "",
-        "How sure:",
+        "Uncertainty:",
         *(f"- {text}" for text in sureness(advice)),
         "",
-        "Where the records do not reach:",
+        "Limits of the records:",
         *(f"- {text}" for text in limits(evidence, advice)),
     ]
 

@@ -126,10 +126,8 @@ class ContrastOutcome:
     def _answer(self) -> list[str]:
         if self.judgement is None or not self.judgement.differences:
             return [NOT_RUN, "", "", ""]
-        measure, planned = (
-            base_measure(self.contrast.measure),
-            SETTINGS[self.contrast.setting].seeds,
-        )
+        measure = base_measure(self.contrast.measure)
+        planned = SETTINGS[self.contrast.setting].seeds
         interval, _ = describe_judgement(measure, self.judgement)
         count = len(self.judgement.differences)
         return [
