@@ -38,9 +38,9 @@ def cut_of(
     classes: NDArray[np.int64] | None = None,
     knowledge: Knowledge = NOTHING,
 ) -> Cut:
-    """The cut m_i^r of one client in one round, optionally restricted to some classes.
+    """Return the cut m_i^r of one client in one round, optionally restricted to some classes.
 
-    Schemes that look at the model need ``knowledge`` of it.
+    A scheme with `Scheme.looks_at_model` needs ``knowledge`` of the model.
     """
     draw = Draw(setup.seed, assignment.round, assignment.client, assignment.place, knowledge)
     capacity = assignment.capacity

@@ -56,7 +56,7 @@ from submodel.model.norm import (
 )
 from submodel.tasks.loss import batch_weights
 
-_OWN_STATISTICS_BATCH = 50  # as FedRolex's CIFAR test batches were at 3f1485e; 100 at its head
+_OWN_STATISTICS_BATCH = 50  # FedRolex's CIFAR test batches at commit 3f1485e; 100 at its head
 EVALUATOR = -1
 """Client number whose cuts represent a capacity when sub-models are evaluated."""
 
@@ -193,7 +193,6 @@ def evaluate_capacities(
 
     ``whole`` is the global model's score, which capacity 1 has under every scheme, unless the
     channels of its layers are not aligned.
-    channels of its layers are not aligned.
     """
     models = capacity_models(setup, state)
     test = setup.clients.dataset.test
@@ -259,7 +258,7 @@ class ClientTests:
 
     groups: Sequence[NDArray[np.int64]]  # positions of test examples, by client or by label
     shares: Sequence[Mapping[int, float]]  # by client: groups, with the weight of their examples
-    names: Sequence[str] = ()  # of the clients, where the data names them
+    names: Sequence[str] = ()  # of the clients, if the data names them
 
     @cached_property
     def clients(self) -> list[int]:

@@ -62,9 +62,8 @@ class RoundStatistics:
         travel: Travel = EVERYTHING,
         holdings: HoldingsRecorder | None = None,
     ) -> None:
-        tensors = {
-            n: t.to("meta") for n, t in tensors.items()
-        }  # only shapes count: no model is kept alive
+        # only shapes count: no model is kept alive
+        tensors = {n: t.to("meta") for n, t in tensors.items()}
         self._tensors = tensors
         self._tensors_out, self._tensors_back = travel.of_task(tensors), travel.of_update(tensors)
         self._bytes_once = size_in_bytes(travel.of_base(tensors))

@@ -116,7 +116,7 @@ def step(
     if setup.scheme.adapts(state.round):
         state = adapt_state(setup, state, engine, costs, assignments, group, statistics)
 
-    # 2. Client i trains its sub-model m_i (.) w_r. In a scheme with cells, w_r is its cell's.
+    # 2. Client i trains its sub-model m_i (.) w_r; with cells, w_r is the model of its cell.
     work = replace(setup.work, lr=setup.work.lr * setup.schedule.factor(state.round))
     cells = Cells(setup, state)
     dispatchers = [Dispatcher(setup, replace(state, tensors=base), work) for base in cells.bases]
@@ -126,7 +126,7 @@ def step(
     def task(assignment: Assignment) -> Task:
         return slots.give(dispatchers[cells.number(assignment.client)].task(assignment))
 
-    # 3. Sound updates are added up: in any order, to the same bits.
+    # 3. Sound updates are summed: in any order, to the same bits.
     observers = observers_of(setup.scheme, state.round)
     for bundle in bundles:
         if observers:
@@ -137,7 +137,7 @@ def step(
     workers.reduce(cells.accumulators)
     _require_updates(statistics, state.round)
 
-    # 4. The sums are merged; the server takes its step from there, and projects: w_{r+1}.
+    # 4. The sums are merged; the server then takes its step and projects: w_{r+1}.
     if one_model is not None:
         one_model.is_torn = can_overwrite(setup, state, cells)
     new = slots.keep_in(_next(setup, state, cells, dispatchers[0], one_model))

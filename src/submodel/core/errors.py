@@ -89,7 +89,7 @@ class CheckpointError(SubmodelError):
 
 
 class LostProcessError(SubmodelError):
-    """A process of the run's group is gone; the others cannot finish the round."""
+    """A process of the run's group was lost; the others cannot finish the round."""
 
 
 class SilentRoundError(SubmodelError):

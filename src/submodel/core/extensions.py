@@ -1,7 +1,7 @@
 """Extensions: commands, page sections and scales that other installed packages add.
 
 A package offers them by entry points. An extension is imported when it is used; one that cannot be
-imported is an error of its own and stops nothing else.
+imported is an error of its own and affects nothing else.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def extensions(group: str) -> dict[str, EntryPoint]:
 
 
 def load_extension(entry: EntryPoint) -> Any:
-    """Import an extension; raises `SubmodelError` where its package fails.
+    """Import an extension; raises `SubmodelError` if its package fails.
 
     >>> load_extension(EntryPoint("study", "no_such_package:study", COMMANDS))
     Traceback (most recent call last):

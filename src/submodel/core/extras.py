@@ -16,7 +16,7 @@ class MissingExtraError(SubmodelError):
 
 @contextmanager
 def needs_extra(extra: str, purpose: str) -> Iterator[None]:
-    """Name the extra of `submodel` where an import in this context fails.
+    """Name the extra of `submodel` to install if an import in this context fails.
 
     Args:
         extra: the extra that installs the imported package, such as ``server``.

@@ -49,8 +49,8 @@ def bounded_lines(path: Path, longest: int) -> Iterator[bytes]:
     """Yield the lines of a file, with their ends; none if the file cannot be read.
 
     Args:
-        path: The file.
-        longest: In bytes; a longer line comes in pieces.
+        path: the file.
+        longest: the length in bytes above which a line is yielded in pieces.
     """
     try:
         with path.open("rb") as file:
@@ -82,7 +82,7 @@ def read_typed(kind: TypeAdapter[_T], path: Path, most: int, otherwise: str = ""
 
     Args:
         kind: the expected type.
-        path: The file.
+        path: the file.
         most: the largest allowed size in bytes.
         otherwise: if given, an unreadable file raises a `SubmodelError` with these words.
     """

@@ -68,7 +68,9 @@ class Section(BaseModel):
     model_config = ConfigDict(
         extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False
     )
-    choices: ClassVar[Mapping[str, Registry[Any]]] = {}  # key -> the components that it may name
+    choices: ClassVar[
+        Mapping[str, Registry[Any]]
+    ] = {}  # key -> registry of the components that it may name
 
     base: ClassVar[type[Section] | None] = None  # of a composed class: the section that chooses
 

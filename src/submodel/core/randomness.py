@@ -1,8 +1,8 @@
 """Keyed randomness: every draw is a pure function of (seed, purpose, round, client, ...).
 
 Nothing is consumed from a shared stream, so a draw can be made again anywhere, by any engine, in
-any order, and a resumed run draws what the interrupted one would have drawn. Layers such as dropout
-draw from PyTorch's own generators: these are seeded around a task, and put back after it.
+any order, and a resumed run repeats the draws of an uninterrupted one. Layers such as dropout
+draw from PyTorch's own generators: these are seeded for a task, and restored after it.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def default_generators(device: torch.device | str = "cpu") -> tuple[torch.Genera
     """Return the generators of layers: the processor's, and those of CUDA devices in use.
 
     Args:
-        device: where layers will compute; a CUDA device is in use from here on.
+        device: the device of the layers; a CUDA device is in use from then on.
 
     >>> import torch
     >>> len(default_generators()) == 1 + len(torch.cuda.default_generators)

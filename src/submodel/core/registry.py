@@ -87,7 +87,7 @@ class Component(Generic[_T]):
         """Return the reasons why the component is not defined for a run; empty if there are none.
 
         Args:
-            options: the section that names it, or keys of its own.
+            options: the section that names it, or its own keys.
             context: the context in which it would be made.
         """
         if self.is_made or self.registry.checks_made_objects:

@@ -499,7 +499,7 @@ class PartitionOfData:
 
 
 class Flower:
-    """A partitioner of flwr-datasets, by the name of its class."""
+    """Partitions by a partitioner of flwr-datasets, given by the name of its class."""
 
     class Options(Section):
         """The keys of ``flwr``."""

@@ -32,7 +32,7 @@ class Hierarchical(Scheme):
 
     Client i belongs to cell i mod C. A period is ``every`` rounds, E. In period t = floor(r / E)
     every axis of n units is split by one permutation sigma_{t, axis} into C parts of floor(n / C)
-    or ceil(n / C) units; all clients of cell c hold part c, whatever more their capacity allows.
+    or ceil(n / C) units; all clients of cell c hold part c, even if their capacity allows more.
 
     Within a period the clients of a cell average among themselves and continue from their own
     average. The last round of a period joins the cells: each part comes from its own cell; weights

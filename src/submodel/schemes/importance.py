@@ -25,7 +25,7 @@ class Importance(Scheme):
     "FIARSE: Model-Heterogeneous Federated Learning via Importance-Aware Submodel Extraction": of
     the global model w with which a round begins, a client of capacity c holds the largest weights,
     m_i[j] = 1 where |w[j]| is among the ceil(c d) largest of the d ranked together, or the largest
-    units by the mean |w| of the weights that go with them, scales and shifts of norms among them.
+    units by the mean |w| of their weights, which include scales and shifts of norms.
     Ties are resolved by position. Capacities nest, and clients of one capacity hold the same.
 
     ``axis`` ranks the units of each axis separately, single weights tensor by tensor; it is the

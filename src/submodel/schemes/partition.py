@@ -24,7 +24,7 @@ def _exact(share: float) -> Fraction:
     return Fraction(share).limit_denominator(1 << 20)
 
 
-@lru_cache(maxsize=2)  # periods: a permutation may be as long as the model
+@lru_cache(maxsize=2)  # of periods: a permutation may be as long as the model
 def _deal(seed: int, period: int) -> Deal:  # noqa: ARG001
     return {}
 

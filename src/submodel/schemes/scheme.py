@@ -236,7 +236,7 @@ class Scheme(ABC):
     def begin(self, parameters: Mapping[str, Tensor]) -> SchemeMemory:  # noqa: ARG002
         """Return the initial memory; its names and shapes stay the same over the run.
 
-        It is in ``draw.knowledge.memory`` and in every checkpoint.
+        The memory is in ``draw.knowledge.memory`` and in every checkpoint.
         """
         return {}
 
@@ -259,7 +259,7 @@ class Scheme(ABC):
     def observe(self, now: Observation) -> dict[str, float]:  # noqa: ARG002
         """Return measurements for the round's statistics, by name; clients are averaged.
 
-        Nothing depends on them.
+        The measurements have no other effect.
         """
         return {}
 

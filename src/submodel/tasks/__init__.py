@@ -1,4 +1,4 @@
-"""Tasks: losses and metrics, and how a client trains: local steps, optimisers, schedules."""
+"""Tasks: losses, metrics, and the training of a client: steps, optimisers, schedules."""
 
 from typing import TYPE_CHECKING
 

@@ -126,7 +126,7 @@ def in_pieces(step: Step, loss: CountingLoss, pieces: int) -> Step:
     """Return a step that computes a batch in pieces, each weighted by its counted terms.
 
     Gradient and loss equal those of the whole batch, except for the order of floating-point sums;
-    norms over the batch see the pieces.
+    norms over the batch are computed per piece.
     """
 
     def combine(number: int, x: Inputs, y: Tensor) -> tuple[Tensor, Gradients]:

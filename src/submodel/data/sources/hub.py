@@ -88,7 +88,7 @@ def text_of(train: Any, test: Any | None, options: Any, context: SourceContext) 
 
     def read() -> tuple[Streams, Streams | None]:
         if context.encoding is not None:
-            return streams(train), ()  # all is for training
+            return streams(train), ()  # without a test part
         return streams(train), None if test is None else streams(test)
 
     prints = [getattr(part, "_fingerprint", "") for part in (train, test)]

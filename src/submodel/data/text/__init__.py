@@ -1,1 +1,1 @@
-"""Text as data: tokens, sequences of equal length, whose words they are."""
+"""Text as data: tokenisers, sequences of equal length, and the owners of texts."""
