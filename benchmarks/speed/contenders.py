@@ -25,7 +25,7 @@ _TO_PREPARE, _FOR_A_ROUND, _TO_END = 900.0, 1800.0, 30.0  # seconds
 
 
 class ContenderError(Exception):
-    """A contender cannot run; the message says why."""
+    """Failure of a contender, with the reason."""
 
 
 def _isolated(command: Sequence[str]) -> list[str]:

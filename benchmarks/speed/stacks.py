@@ -89,11 +89,11 @@ def make_setup(kind: str, optimiser: str, capacity: float, batch: int, length: i
 
 
 def measure(setup: Setup, rounds: int) -> dict[str, Any]:
-    """Milliseconds of a client's step on each engine, and how often the one fits into the other.
+    """Measure the milliseconds of a client's step on each engine, and their ratios.
 
     Args:
-        setup: what is trained.
-        rounds: that count, after those that warm up.
+        setup: setup with one task per client.
+        rounds: measured rounds after the warm-up.
     """
     dispatcher = Dispatcher(setup, initial_state(setup), setup.work)
     tasks = [dispatcher.task(assignment) for assignment in plan(setup, 0)]

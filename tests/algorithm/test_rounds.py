@@ -153,7 +153,7 @@ def test_fedavg_equals_a_plain_loop() -> None:
     for _ in range(ROUNDS):
         state, _ = step(setup, state, engine, costs)
     for name, parameter in model.named_parameters():
-        # averages of float32 weights, ours taken in float64
+        # averages of float32 weights, ours in float64
         torch.testing.assert_close(state.tensors[name], parameter.detach(), rtol=0, atol=1e-6)
 
 

@@ -378,7 +378,7 @@ def test_signals_reach_them_also_before_they_run(tmp_path: Path, followers: Foll
     deadline = time.monotonic() + 120
     while len(RunFolder(tmp_path / "b").metrics()) < 1 and time.monotonic() < deadline:
         time.sleep(0.02)
-    second.send_signal(signal.SIGTERM)  # Ctrl-C is ignored by what a shell starts in the background
+    second.send_signal(signal.SIGTERM)  # background processes of a shell ignore Ctrl-C
     assert second.wait() == 130
     assert "submodel resume" in (tmp_path / "two").read_text()
 
@@ -399,10 +399,10 @@ def test_a_failure_is_told_by_the_status(tmp_path: Path, followers: Followers) -
     assert "no.toml" in file.read_text()
 
 
-def test_the_next_commands_are_born_in_the_same_nursery_where_we_are_now(
+def test_the_next_commands_use_the_same_forkserver_in_the_current_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A second use pays nothing for loading, sees today's folder, and what was left is gone."""
+    """A second command loads nothing and sees today's folder, and no files remain."""
     children = psutil.Process().children
     with Followers() as first:
         assert start_follower(first, tmp_path / "one", "--version").wait() == 0

@@ -103,7 +103,7 @@ def test_an_app_that_is_killed_and_one_that_hangs_are_named_and_come_back(
 ) -> None:
     processes.serve(configured(count=3, rounds=MANY, least=1), ["a", "killed", "stopped"])
     honest = Saboteur(processes, "a", "hold honest", "--part", "0")
-    honest.held()  # the first round is open until both are there, so that the second asks both
+    honest.held()  # the first round is open until both are there, so that the second has both
     killed = Saboteur(processes, "killed", "hold honest", "--part", "1")
     stopped = Saboteur(processes, "stopped", "hold honest", "--part", "2")
     for name in ("killed", "stopped"):

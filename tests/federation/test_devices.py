@@ -924,7 +924,7 @@ def test_own_data_is_read_from_pictures_and_arrays(tmp_path: Path) -> None:
     found = OwnData(tmp_path / "pictures").read(Config(), facts)
     assert found.y.tolist() == [1, 2]
     assert found.x.mean(dim=(1, 2, 3)).tolist() == [2.0, -2.0]
-    again = OwnData(tmp_path / "pictures").read(Config(), facts)  # what was kept
+    again = OwnData(tmp_path / "pictures").read(Config(), facts)  # the stored values
     assert torch.equal(again.x, found.x)
     save_file({"x": found.x, "y": found.y}, tmp_path / "own.safetensors")
     np.savez(tmp_path / "own.npz", x=found.x.numpy(), y=found.y.numpy())

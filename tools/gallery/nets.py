@@ -50,7 +50,7 @@ def draw_nets(played: Played) -> str:
     return (
         f"<svg xmlns='http://www.w3.org/2000/svg' width='{width}' height='{height}' "
         f"viewBox='0 0 {width} {height}' font-family='system-ui, sans-serif' font-size='12' "
-        f"role='img'><title>What clients of {escape(played.scene.name)} hold, round by round"
+        f"role='img'><title>Units held by clients of {escape(played.scene.name)}, round by round"
         f"</title><style>{style}</style>"
         f"<rect width='{width}' height='{height}' rx='6' fill='{GROUND}'/>{ground}{frames}</svg>\n"
     )

@@ -44,7 +44,7 @@ def draw_strips(played: Played) -> str:
     if _have_one_colour(clients, colours):
         layers = [_cells(levels, (GROUND, colour), _x(len(clients), rounds))
                   for levels, colour in zip(clients, colours, strict=True)]  # fmt: skip
-        frame = _panel(len(clients), "who holds it", np.zeros((rounds, units)), (GROUND,), played)
+        frame = _panel(len(clients), "holders", np.zeros((rounds, units)), (GROUND,), played)
         panels += [*layers, frame]
     elif len(clients) > 1:
         total = np.sum([levels > 0 for levels in clients], axis=0) / len(clients)
@@ -68,7 +68,7 @@ def draw_strips(played: Played) -> str:
     return (
         f"<svg xmlns='http://www.w3.org/2000/svg' width='{full_width}' height='{full_height}' "
         f"viewBox='0 0 {full_width} {full_height}' {_FONT} role='img'>"
-        f"<title>What {escape(played.scene.name)} cuts over {rounds} rounds</title>"
+        f"<title>Cuts of {escape(played.scene.name)} over {rounds} rounds</title>"
         f"<rect width='{full_width}' height='{full_height}' rx='6' fill='{GROUND}'/>"
         f"{''.join(panels)}{labels}</svg>\n"
     )

@@ -80,4 +80,4 @@ def gpu_rows() -> list[list[str]]:
 def gpu_lines() -> list[str]:
     """Format the table as Markdown."""
     columns = [f"hours, {gpu}, {100 * share:.0f} %" for gpu in PEAKS for share in UTILISATION]
-    return [*markdown_table(["what", "runs", "PFLOPs", *columns], gpu_rows())]
+    return [*markdown_table(["experiment", "runs", "PFLOPs", *columns], gpu_rows())]

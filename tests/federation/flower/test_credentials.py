@@ -124,7 +124,7 @@ def test_flower_reads_the_keys(
             )
         )
         assert loaded is not None
-        # what the SuperNode sends with its requests is, byte for byte, what was registered
+        # the SuperNode sends the registered key, byte for byte
         assert public_key_to_bytes(loaded[1]) == try_load_public_key(home / "device.pub")
         assert key == (home / "device.pub").read_bytes()
         assert loaded[1].curve.name == "secp384r1"

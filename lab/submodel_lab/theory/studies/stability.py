@@ -406,7 +406,7 @@ def _panels(
               iterates, [guide_through(iterates[0], -0.5, "Theorems 5, 6")]),
         Panel("the output w^, N varies", "N n", "E||w^ - w^'||", clients,
               [guide_through(clients[0], -0.5, "Theorems 5, 6")]),
-        Panel(f"by what is held, equal step and rounds, {where}", "share held", "E||w^ - w^'||",
+        Panel(f"by the held share, equal step and rounds, {where}", "share held", "E||w^ - w^'||",
               [PlotLine.of_measures(chain[0].scheme,
                                     [c.share for c in reversed(chain)],
                                     [points[c].output for c in reversed(chain)])
