@@ -18,9 +18,11 @@ RULES: Registry[MergeRule] = Registry(
     members=("divisor",),
     entries={
         "selective": Entry(
-            "submodel.algorithm.merge.rules:Selective", "divide by those who held a weight"
+            "submodel.algorithm.merge.rules:Selective", "divide by the holders of a weight"
         ),
-        "fill_in": Entry("submodel.algorithm.merge.rules:FillIn", "divide by all (the paper)"),
+        "fill_in": Entry(
+            "submodel.algorithm.merge.rules:FillIn", "divide by all clients (the paper)"
+        ),
         "products": Entry(
             "submodel.algorithm.merge.products:Products",
             "low-rank layers by the mean of their products, factorised anew (FlexLoRA)",

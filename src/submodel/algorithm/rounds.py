@@ -174,7 +174,7 @@ def _require_updates(statistics: RoundStatistics, round_: int) -> None:
     if statistics.update_count:
         return
     if not statistics.refusals and not statistics.missing:
-        raise SubmodelError(f"round {round_ + 1}: no client can hold what takes part in it")
+        raise SubmodelError(f"round {round_ + 1}: no client has enough capacity to take part")
     if statistics.missing:
         raise SilentRoundError(f"round {round_ + 1}: no update to merge ({statistics.reasons()})")
     client, reason = next(iter(statistics.refusals.items()))

@@ -19,7 +19,7 @@ _T = TypeVar("_T")
 
 def _within_floats(value: int | float) -> int | float:
     if isinstance(value, int) and abs(value) > sys.float_info.max:
-        raise ValueError("larger than any number that can be counted with")
+        raise ValueError("larger than the largest floating-point number")
     return value
 
 

@@ -111,7 +111,7 @@ class ChoosingSection(Section):
 class FreeOptions(Section):
     """Keyword arguments of a component that declares no keys."""
 
-    options: dict[str, Any] = Field({}, description="keyword arguments of an own component")
+    options: dict[str, Any] = Field({}, description="keyword arguments of a custom component")
 
 
 class UnknownOptions(Section):

@@ -238,7 +238,7 @@ class Registry(Generic[_T]):
             if target is None:
                 raise ConfigError(
                     f"{self.key}: {name!r} was given in Python, and no file can hold it; the "
-                    "run goes on there alone, where it is given again: "
+                    "run continues only if it is given again: "
                     "submodel.open(run, parts=[...]), or submodel.train(..., resume=True)"
                 )
             is_made = self._is_thing(target)

@@ -150,7 +150,7 @@ def as_dataset(data: Any) -> Any:
     """
     if is_hub_part(data):
         raise DataError(
-            "data: a part alone; give a training and a test part, as by train_test_split(0.2)"
+            "data: one part alone; give a training and a test part, as by train_test_split(0.2)"
         )
     if isinstance(data, Mapping) and data and all(map(is_hub_part, data.values())):
         from submodel.data.sources.hub import two_parts

@@ -350,7 +350,7 @@ def check_label_counts(
         )
     if examples_per_client is not None and examples_per_client < labels_per_client:
         raise ConfigError(
-            f"data.examples_per_client: {examples_per_client} examples cannot show "
+            f"data.examples_per_client: {examples_per_client} examples cannot have "
             f"{labels_per_client} labels"
         )
 

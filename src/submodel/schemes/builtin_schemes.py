@@ -32,14 +32,14 @@ SCHEMES: Registry[Scheme] = Registry(
     advice=_ADVICE,
     checks_made_objects=True,
     entries={
-        "full": Entry("submodel.schemes.rolling:Full", "everything (FedAvg)"),
+        "full": Entry("submodel.schemes.rolling:Full", "the whole model (FedAvg)"),
         "static": Entry("submodel.schemes.rolling:Static", "the first units (HeteroFL)"),
         "rolling": Entry("submodel.schemes.rolling:Rolling", "windows (Algorithm 2, FedRolex)"),
         "random": Entry("submodel.schemes.random:Random", "fresh draws (Algorithm 1)"),
         "ordered": Entry("submodel.schemes.ordered:Ordered", "prefixes, a width per step (FjORD)"),
         "unbiased": Entry(
             "submodel.schemes.unbiased:Unbiased",
-            "fresh draws, divided by their chances (MAST)",
+            "fresh draws, divided by their probabilities (MAST)",
         ),
         "masked-sgd": Entry(
             "submodel.schemes.masked_sgd:MaskedSgd",

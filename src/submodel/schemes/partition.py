@@ -70,7 +70,7 @@ class PartitionScheme(Scheme):
         share = _exact(capacity) * size
         start, stop = math.floor(draw.place * share), math.floor((draw.place + 1) * share)
         if stop > size:
-            raise ValueError(f"place {draw.place}: {capacity:g} of axis {axis} is not left over")
+            raise ValueError(f"place {draw.place}: {capacity:g} of axis {axis} is not left")
         mask = np.zeros(size, dtype=np.bool_)
         mask[_order(draw.seed, draw.round // self.every, axis, size)[start:stop]] = True
         return mask

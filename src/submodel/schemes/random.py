@@ -111,9 +111,9 @@ class IndependentLayers(Random):
             ),
             (
                 net is None or not factor_pairs(net),
-                "the layers as they are, without model.factorised and model.adapters",
+                "unchanged layers, without model.factorised and model.adapters",
             ),
-            (run.are_axes_traced, "the traced axes unchanged, as it draws by layers"),
+            (run.are_axes_traced, "unchanged traced axes, as it draws by layers"),
         ]
         return [f"scheme.alignment: 'independent' needs {n}" for holds, n in needs if not holds]
 

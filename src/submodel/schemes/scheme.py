@@ -448,9 +448,7 @@ def check_together(scheme: object, *groups: Sequence[str]) -> None:
         for member in group:
             for value in found[member]:
                 if callable(getattr(Scheme, member, None)) and not callable(value):
-                    raise SubmodelError(
-                        f"{name}: {member} is {value!r}, not a method; the name belongs to one"
-                    )
+                    raise SubmodelError(f"{name}: {member} is {value!r}, but must be a method")
 
 
 # -- facts about a scheme --------------------------------------------------------------------------

@@ -59,7 +59,7 @@ METRICS: Registry[BatchMetric] = Registry(
         "top5": Entry("submodel.tasks.metrics:TopFive", "the correct label is among the best five"),
         "f1": Entry("submodel.tasks.metrics:MacroF1", "the mean over the classes"),
         "calibration": Entry("submodel.tasks.metrics:CalibrationError", "expected error, 15 bins"),
-        "perplexity": Entry("submodel.tasks.metrics:Perplexity", "e to the loss"),
+        "perplexity": Entry("submodel.tasks.metrics:Perplexity", "exponential of the loss"),
         "bits_per_byte": Entry(
             "submodel.tasks.metrics:BitsPerByte", "of the text, whatever the tokens"
         ),

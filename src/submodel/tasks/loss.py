@@ -52,7 +52,7 @@ def by_label(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         rows, labels = rows[counts], labels[counts]
     if len(labels) and int(labels.max()) >= rows.shape[1]:
         raise ConfigError(
-            f"task: {rows.shape[1]} outputs are no logits for labels up to {int(labels.max())}"
+            f"task: {rows.shape[1]} outputs are not logits for labels up to {int(labels.max())}"
         )
     return rows, labels
 
@@ -68,7 +68,7 @@ def flat_logits(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     if outputs.dim() == targets.dim() + 1 and outputs[:, 0].shape == targets.shape:
         return torch.movedim(outputs, 1, -1).flatten(0, -2), targets.flatten()
     raise ConfigError(
-        f"task: outputs of shape {tuple(outputs.shape)} are no logits for targets of shape "
+        f"task: outputs of shape {tuple(outputs.shape)} are not logits for targets of shape "
         f"{tuple(targets.shape)}; want {(*targets.shape, 'classes')}"
     )
 
@@ -211,8 +211,8 @@ def _count_by_loss(count_terms: Callable[[Tensor], Any], targets: Tensor) -> flo
         count = math.nan
     if not 0 <= count < math.inf:
         raise SubmodelError(
-            f"loss.count(targets): {answer!r} given; want the number of terms that the loss of "
-            "these targets is the mean of, 0 or more"
+            f"loss.count(targets): {answer!r} given; want the number of terms averaged in the "
+            "loss of these targets, 0 or more"
         )
     return count
 

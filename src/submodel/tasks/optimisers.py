@@ -79,7 +79,7 @@ class Sgd:
         @model_validator(mode="after")
         def _has_momentum(self) -> Self:
             if self.nesterov and not self.momentum:
-                raise ValueError("nesterov: goes with momentum above 0")
+                raise ValueError("nesterov: requires momentum above 0")
             return self
 
     @property
@@ -245,7 +245,7 @@ def slot_problems(optimiser: Optimiser, name: str, shapes: Mapping[str, Tensor])
     except RuntimeError as error:
         return [f"{key} needs slots of the shapes of the weights; those of {name!r}: {error}"]
     if not forms:
-        return [f"{key}: {name!r} keeps nothing (momentum is 0); leave it out"]
+        return [f"{key}: {name!r} has no state (momentum is 0); leave it out"]
     if not all(form.is_floating_point() for form in forms.values()):
         return [f"{key} needs slots of floating-point numbers; those of {name!r} are not"]
     return []
@@ -429,7 +429,7 @@ class Adafactor:
         """The keys of ``adafactor``."""
 
         beta2_decay: Annotated[float, Field(ge=-10, lt=0)] = Field(
-            -0.8, description="of the means of squares: step t weighs t to this power"
+            -0.8, description="decay of the means of squares: step t has weight t to this power"
         )
         least_size: Positive = Field(
             1e-3, description="least size of a tensor in the computation of its rate"

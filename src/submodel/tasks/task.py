@@ -83,7 +83,7 @@ class TaskContext:
         """Return the key ``label_smoothing``, which requires the task's own loss."""
         value = float(getattr(options, "label_smoothing", 0.0))
         if value and self.loss is not None:
-            raise ConfigError("task.label_smoothing: goes with the task's own loss; leave one out")
+            raise ConfigError("task.label_smoothing: requires the task's own loss; leave one out")
         return value
 
 

@@ -193,7 +193,9 @@ class CharacterTokens:
         if len(strange := np.flatnonzero(near != points)):
             if not self.unknown:
                 first = int(strange[0])
-                reason = "not in the training part, so 'characters' has no token for it; 'bytes' do"
+                reason = (
+                    "not in the training part, so 'characters' has no token for it; use 'bytes'"
+                )
                 raise NoTokenError(text[first], first, reason)
             numbers[strange] = len(self._points)
         return numbers
