@@ -183,14 +183,14 @@ def test_a_stopped_reproduction_goes_on_and_can_be_redrawn(
 ) -> None:
     out = tmp_path / "out"
     one = "--jobs", "1", "--seeds", "1"  # the second run waits for the first and never starts
-    first = start_command(*command(out, *one), stdout=tmp_path / "said")
+    first = start_command(*command(out, *one), stdout=tmp_path / "printed")
     deadline = time.monotonic() + 120
     while not list(out.glob("runs/*/*/metrics.jsonl")) and time.monotonic() < deadline:
         time.sleep(0.05)
     first.terminate()
     first.join()
     assert first.exitcode == 130
-    assert "goes on" in (tmp_path / "said").read_text()
+    assert "stopped" in (tmp_path / "printed").read_text()
     assert not list(out.glob("runs/*/*/summary.json"))
     assert submodel(*command(out, *one)).returncode == 0
     hashes: dict[str, Any] = {
