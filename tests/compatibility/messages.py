@@ -155,7 +155,7 @@ def _read_form(form: Path) -> Observation:
     found = {file.name: _content(file) for file in sorted(form.iterdir())}
     report = Message.from_bytes((form / "report.question").read_bytes())
     config, facts = read_run_head(report.head)
-    found["run_head"] = {
+    found["briefing"] = {
         "config": config.model_dump(mode="json", exclude_none=True),
         "facts": asdict(facts),
         "lost when sent": differences(report.head["facts"], run_head(config, facts)["facts"]),
