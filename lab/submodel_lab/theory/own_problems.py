@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
@@ -165,12 +166,8 @@ def load_problem(source: str) -> PosedProblem:
         result = _from_function(find(source, "--problem"), source)
     else:
         raise TheoryError(f"{source!r}: give file.py:make, package.module:make or a file.npz")
-    try:
+    with _user_code(source):
         check_problem(result.problem, source)
-    except SubmodelError:
-        raise
-    except Exception as error:  # user code may raise anything
-        raise TheoryError(f"{source} fails: {type(error).__name__}: {error}") from error
     if result.start is not None and result.start.shape != (result.problem.dimension,):
         raise TheoryError(
             f"{source}: w0 has shape {result.start.shape}, the problem {result.problem.dimension} "
@@ -211,6 +208,17 @@ def check_problem(problem: Problem, name: str) -> None:
         )
 
 
+@contextmanager
+def _user_code(source: object) -> Iterator[None]:
+    """Report any failure of a user's code as an error of its source."""
+    try:
+        yield
+    except SubmodelError:
+        raise
+    except Exception as error:
+        raise TheoryError(f"{source} fails: {type(error).__name__}: {error}") from error
+
+
 def _load_function(path: Path, name: str) -> Any:
     if not path.is_file():
         raise TheoryError(f"{path}: no such file")
@@ -218,12 +226,8 @@ def _load_function(path: Path, name: str) -> Any:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    try:
+    with _user_code(path):
         spec.loader.exec_module(module)
-    except SubmodelError:
-        raise
-    except Exception as error:  # user code may raise anything
-        raise TheoryError(f"{path} fails: {type(error).__name__}: {error}") from error
     function = getattr(module, name, None)
     if not callable(function):
         raise TheoryError(f"{path} has no function {name!r}")
@@ -231,12 +235,8 @@ def _load_function(path: Path, name: str) -> Any:
 
 
 def _from_function(function: Any, source: str) -> PosedProblem:
-    try:
+    with _user_code(source):
         thing = function()
-    except SubmodelError:
-        raise
-    except Exception as error:  # user code may raise anything
-        raise TheoryError(f"{source} fails: {type(error).__name__}: {error}") from error
     problem, start = thing if isinstance(thing, tuple) and len(thing) == 2 else (thing, None)
     if start is None:
         start = getattr(problem, "start", None)  # as ModuleProblem has
