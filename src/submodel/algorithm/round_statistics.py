@@ -230,7 +230,7 @@ class Holdings:
     participants: tuple[Assignment, ...] = ()  # of merged updates, by place
     cuts: tuple[SharedCut, ...] = ()  # those that cannot be drawn again, by their first client
     weights: Mapping[float, tuple[int, ...]] = field(default_factory=dict)
-    """By capacity, the number of weights of each parameter (names in alphabetical order) that its
+    """By capacity, the number of weights of each parameter (names in alphabetical order) that the
     clients held in total, at coordinate granularity."""
 
 

@@ -2,9 +2,9 @@
 
 In a group of processes, each computes some of the batches, and all get the result. Building the
 module of a cut takes as long as a small model's pass over its test part, so modules are cached for
-the next evaluation of the same shapes. This holds for small models of torch's and our own layers,
-which keep nothing of a pass except what is set anew. Modules of other layers, which may, and of
-larger models, whose weights would be kept, too, are built for every evaluation.
+the next evaluation of the same shapes. This needs layers of torch or of this package, which keep
+nothing of a pass that the next one does not set again; modules with other layers are built for
+every evaluation, as are large ones, whose weights would stay in memory.
 """
 
 from __future__ import annotations

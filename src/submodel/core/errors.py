@@ -1,4 +1,4 @@
-"""Errors that a user can correct: each states in a sentence what is wrong, without a traceback."""
+"""Errors that a user can correct: each states the mistake in a sentence, without a traceback."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def plain(text: object, longest: int = 500) -> str:
 
 
 class SubmodelError(Exception):
-    """A problem that the user can correct; the text names what was given and what is allowed."""
+    """A problem that the user can correct; the text names the given and the allowed values."""
 
 
 class ConfigError(SubmodelError):
-    """One or more mistakes in a configuration, each as ``key.path: what is wrong``.
+    """One or more mistakes in a configuration, each as ``key.path: mistake``.
 
     Args:
         problems: the mistake, or all of them.

@@ -1,7 +1,7 @@
 """Extensions: commands, page sections and scales that other installed packages add.
 
-A package offers them by entry points. An extension is imported when it is used; one that cannot be
-imported is an error of its own and affects nothing else.
+A package declares them as entry points. An extension is imported when it is used; a failure to
+import one is an error of its own and affects nothing else.
 """
 
 from __future__ import annotations

@@ -545,7 +545,7 @@ def flower_partition(
                 np.sort(np.asarray(partitioner.load_partition(part)["row"], dtype=np.int64))
                 for part in range(int(partitioner.num_partitions))
             ]
-    except Exception as error:  # a partitioner may raise anything; its text tells the mistake
+    except Exception as error:  # a partitioner may raise anything; its text names the mistake
         raise ConfigError(f"data.partitioner: {name}: {error}") from None
     if len(parts) != clients:
         raise ConfigError(

@@ -308,7 +308,7 @@ class Ordered(Scheme):
 
 
 UnitRanking = Mapping[str, Indices]
-"""All units of every axis, in the order in which they are held."""
+"""Units of every axis, in the order in which they are held."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -214,7 +214,8 @@ class Scheme(ABC):
     def problems(self, run: RunFacts) -> list[str]:  # noqa: ARG002
         """Return the reasons why the scheme is not defined for a run; checked before anything runs.
 
-        Each has the form of a mistake in a configuration: ``key: what is given, what is allowed``.
+        A problem has the form of a mistake in a configuration: ``key: given value, allowed
+        values``.
         """
         return []
 

@@ -168,7 +168,7 @@ def make_tokeniser(
 
 @dataclass(frozen=True)
 class Passages:
-    """All used text, as parts of streams with their owners' numbers."""
+    """The used text, as parts of streams with their owners' numbers."""
 
     names: tuple[str, ...]  # of the owners
     train: Sequence[Passage]
