@@ -267,7 +267,7 @@ class Masking:
     def __post_init__(self) -> None:
         for p in self.capacities:
             if not 0 < p <= 1:
-                raise TheoryError(f"p = {p:g} is not in (0, 1]")
+                raise TheoryError(f"p = {p:g} is not in (0, 1]; every client holds something")
         _refuse(self.scheme, self.capacities)
 
     @property

@@ -219,7 +219,7 @@ def _check_number(name: str, number: float) -> None:
     if not math.isfinite(number):
         raise TheoryError(f"{name} = {number}: a finite number is needed")
     if name in _SHARES and not 0 < number <= 1:
-        raise TheoryError(f"{name}: p = {number:g} is not in (0, 1]")
+        raise TheoryError(f"{name}: p = {number:g} is not in (0, 1]; every client holds something")
     if name in ("dimension", "dimensions") and number < 2:
         raise TheoryError(f"{name} = {number}: masks need at least 2 coordinates")
     if name == "mu" and number <= 0:
