@@ -185,7 +185,7 @@ def test_exports_keep_the_statistics_of_the_clients(tmp_path: Path) -> None:
     assert exported[0][1] == exported[1][1]
 
 
-def lend(net: nn.Module, value: float = 1.0) -> nn.Module:
+def use_cached(net: nn.Module, value: float = 1.0) -> nn.Module:
     tensors = {name: torch.full_like(t, value) for name, t in tensors_of(net).items()}
     with cached_module(net, tensors, WHOLE, "cpu") as module:
         return module
@@ -219,12 +219,12 @@ def overwritten() -> nn.Module:
 
 @pytest.mark.parametrize("net", [Counter(), hooked(), overwritten(), nn.LSTM(2, 2)])
 def test_a_module_that_may_remember_a_pass_is_built_for_each(net: nn.Module) -> None:
-    assert lend(net) is not lend(net)
+    assert use_cached(net) is not use_cached(net)
 
 
 def test_large_weights_are_not_kept() -> None:
     net = nn.Linear(1 << 10, 1 << 11)
-    assert lend(net) is not lend(net)
+    assert use_cached(net) is not use_cached(net)
 
 
 def test_nobody_shares_a_module_that_is_out() -> None:
@@ -239,10 +239,10 @@ def test_nobody_shares_a_module_that_is_out() -> None:
 
 def test_a_module_is_not_lent_again_after_an_error() -> None:
     net = nn.Sequential(nn.Linear(2, 1))
-    first = lend(net)
+    first = use_cached(net)
     with pytest.raises(ZeroDivisionError), cached_module(net, tensors_of(net), WHOLE, "cpu"):
         _ = 1 / 0
-    assert lend(net) is not first
+    assert use_cached(net) is not first
 
 
 @pytest.mark.parametrize("model", ["cnn", "preresnet18"])
