@@ -1,6 +1,6 @@
 """The algorithm: one round as in the paper (Algorithms 1 and 2), for any scheme.
 
-    sample -> plan -> gather -> train -> guard -> add -> merge -> server step -> project
+    present clients -> plan -> gather -> train -> guard -> add -> merge -> server step -> project
 
 Every function here depends only on the state, the setup, the round's number and the present
 clients, which are determined before anything is planned; where a task runs is up to the engine.
@@ -42,7 +42,9 @@ def initial_state(setup: Setup, *, take: bool = False, follows: bool = False) ->
         follows: another process has the values, so shapes suffice
     """
     if any(parameter.is_meta for parameter in setup.module.parameters()) and not follows:
-        raise SubmodelError("another run has taken the values of this setup's module: prepare it")
+        raise SubmodelError(
+            "another run has taken the values of this setup's module: prepare a new one"
+        )
     if take:
         tensors = release(setup.module)
     else:
