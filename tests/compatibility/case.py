@@ -154,4 +154,6 @@ def _rounded(value: Any) -> Any:
         return {key: _rounded(item) for key, item in value.items()}
     if isinstance(value, list):
         return [_rounded(item) for item in value]
+    if isinstance(value, str) and " " in value:  # words may change, the numbers in them may not
+        return sorted(re.findall(r"\d+(?:[.,]\d+)*", value))
     return float(f"{value:.9g}") if isinstance(value, float) else value

@@ -146,7 +146,7 @@ def test_a_follower_has_the_same_setup_without_values(monkeypatch: pytest.Monkey
     assert shapes[0] == shapes[1]
     buffers = [local_of(setup.module) for setup in (first, second)]
     assert all(torch.equal(value, buffers[1][name]) for name, value in buffers[0].items())
-    with pytest.raises(SubmodelError, match="prepare it"):
+    with pytest.raises(SubmodelError, match="prepare a new one"):
         initial_state(second)
     assert initial_state(second, follows=True, take=True).tensors.keys() == shapes[0].keys()
 
