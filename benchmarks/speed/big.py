@@ -14,7 +14,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -71,12 +70,10 @@ def train(scheme: str, width: int, layers: int, vocabulary: int, length: int, ro
     torch.set_num_threads(1)
     setup = prepare(config, data=data)
     count = sum(parameter.numel() for parameter in setup.module.parameters())
-    names = {field.name for field in fields(Training)}  # another checkout may not have it
-    options: dict[str, Any] = {"takes_module": True} if "takes_module" in names else {}
     with tempfile.TemporaryDirectory() as base:
         folder = RunFolder(Path(base) / "run")
         folder.create(config)
-        _, history = run_rounds(Training(config, setup, **options), folder)
+        _, history = run_rounds(Training(config, setup, takes_module=True), folder)
     return {
         "parameters": count,
         "peak": _peak(),
@@ -85,11 +82,11 @@ def train(scheme: str, width: int, layers: int, vocabulary: int, length: int, ro
 
 
 def _child(root: Path, scheme: str, *sizes: str) -> dict[str, Any]:
-    """Call `train` in a separate process with the package of a checkout."""
-    paths = os.pathsep.join([str(root / "src"), str(_ROOT)])
+    """Call `train` of a checkout in a separate process: its own script, for its own package."""
+    paths = os.pathsep.join([str(root / "src"), str(root)])
     command = [sys.executable, "-m", "benchmarks.speed.big", "--scheme", scheme, *sizes]
     environment = os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
-    text = subprocess.check_output(command, cwd=_ROOT, env=environment, text=True)
+    text = subprocess.check_output(command, cwd=root, env=environment, text=True)
     answer: dict[str, Any] = json.loads(text.splitlines()[-1])
     return answer
 
