@@ -1,4 +1,4 @@
-"""The configuration: sections, reading, checks, writing; `prepare` turns it into a setup.
+"""Configuration: sections, reading, writing; `prepare` makes a setup of it.
 
 This package composes the keys that components declare. Components import only
 `submodel.core.options`, not this package. Importing this package does not import PyTorch.

@@ -1,4 +1,4 @@
-"""Tasks: losses, metrics, and the training of a client: steps, optimisers, schedules."""
+"""Tasks: losses, metrics, local steps, optimisers and schedules."""
 
 from typing import TYPE_CHECKING
 
